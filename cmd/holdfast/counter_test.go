@@ -23,13 +23,11 @@ var (
 	waiters    = flag.Int("waiters", 20, "how many runs wait in TestRunsFinishInTheOrderTheyCame; the full count is 200")
 )
 
-// increment reads, waits for nothing, and writes: without the lock, increments
-// would be lost.
+// increment reads and writes without waiting: without the lock, increments would be lost.
 const increment = `n=$(cat counter); echo $((n+1)) >counter; echo $HOLDFAST_LOCK_TOKEN >>tokens`
 
-// TestCounterLosesNoIncrement has eight shells increment a number in a file under
-// one lock over five servers. On the way one server is killed for good, and
-// another comes back with an empty memory and has to sit out its quarantine.
+// Eight shells increment a number in a file under one lock over five servers. Meanwhile one server is killed
+// for good, and another returns with an empty memory and sits out its quarantine.
 func TestCounterLosesNoIncrement(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 5)
@@ -65,8 +63,7 @@ func TestCounterLosesNoIncrement(t *testing.T) {
 	rising(t, tokens)
 }
 
-// fail kills one server after a third of the increments, and wipes another after
-// two thirds.
+// fail kills one server after a third of the increments, and wipes another after two thirds.
 func (b *bench) fail(done *atomic.Int64) {
 	reached := func(share int) func() bool {
 		return func() bool { return done.Load() >= int64(*increments*share/3) }
@@ -91,9 +88,8 @@ func rising(t *testing.T, tokens []string) {
 	}
 }
 
-// TestRunsFinishInTheOrderTheyCame lines up many waiting runs, each small, and
-// wants the lock to go to them in that order. Only one that does not answer within
-// the time of a hand-over, on a busy machine, may be passed over.
+// Many small runs wait, and the lock must go to them in order of arrival. A run may be passed over only if it
+// does not answer within the time of a hand-over, as on a busy machine.
 func TestRunsFinishInTheOrderTheyCame(t *testing.T) {
 	t.Parallel()
 	for _, nodes := range []int{1, 3, 5} {
@@ -110,7 +106,7 @@ func runsFinishInOrder(t *testing.T, nodes int) {
 		runs[i] = b.start("run", "-v", "--log-format", "json", "-w", "60s", "queue", "--", "sh", "-c", fmt.Sprintf("echo %d $(date +%%s%%N) >>order", i))
 		eventually(t.Fatalf, fmt.Sprintf("run %d waits", i), func() bool { return queued(b.servers[nodes-1], "queue") > int64(i) })
 	}
-	var peaks []int // some collect garbage late on a busy machine
+	var peaks []int // some runs collect garbage late on a busy machine
 	for _, r := range runs {
 		peaks = append(peaks, peakMemory(t, r.Process.Pid))
 	}
@@ -125,7 +121,7 @@ func runsFinishInOrder(t *testing.T, nodes int) {
 	}
 	holder.code()
 	t.Logf("%d runs in %v, half of them up to %d kB, the largest %d kB", len(runs), time.Since(began).Round(time.Millisecond), usual, largest)
-	if usual > 24_000 { // of which the libraries of all backends take the most
+	if usual > 24_000 { // most of it is the client libraries of all backends
 		t.Errorf("a waiting run takes %d kB, want below 24 MB", usual)
 	}
 	waiting := make([]int, len(runs))
@@ -164,7 +160,7 @@ func queued(s *redisproc.Server, lock string) int64 {
 	return n
 }
 
-// peakMemory is the most resident memory that a process has had, in kB.
+// peakMemory returns the highest resident memory of a process, in kB.
 func peakMemory(t *testing.T, pid int) int {
 	t.Helper()
 	status, err := readFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 )
 
-// typed is text as a shell runs it, in b.dir, where ./report.sh and the like are.
+// typed runs text in a shell, in b.dir, which has ./report.sh and the other scripts of the examples.
 func (b *bench) typed(text string, env ...string) *job {
 	b.t.Helper()
 	for _, name := range []string{"report.sh", "deploy.sh", "scheduler.sh"} {
@@ -37,7 +37,7 @@ func (b *bench) typed(text string, env ...string) *job {
 	return j
 }
 
-// runs wants text to end with this code.
+// runs runs text and wants this exit code.
 func (b *bench) runs(code int, text string, env ...string) string {
 	b.t.Helper()
 	j := b.typed(text, env...)
@@ -61,7 +61,7 @@ func examples(t *testing.T, command string) []string {
 	return all
 }
 
-// TestTheExamplesOfTheHelpWork runs them, each with what it needs.
+// Each example runs with what it needs.
 func TestTheExamplesOfTheHelpWork(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)
@@ -80,7 +80,7 @@ func TestTheExamplesOfTheHelpWork(t *testing.T) {
 		b.runs(code, first)
 		b.runs(code, second)
 	}
-	// until ends an example that goes on as soon as it shows text.
+	// until runs an example that does not end by itself, and interrupts it once it shows text.
 	until := func(code int, command, file, text string) {
 		t.Helper()
 		first, second := next(command)
@@ -132,11 +132,11 @@ func TestTheExamplesOfTheHelpWork(t *testing.T) {
 	b.runs(0, "holdfast force-release backup --reason test --yes --token "+held.Token.String())
 	b.runs(0, "holdfast run --hold-at-least 60s backup -- true")
 	b.runs(0, second)
-	each(64, "top") // which has no terminal here; its own tests have
+	each(64, "top") // no terminal here; its own tests have one
 	until(0, "console", "console.log", "console at http://")
 	first, second = next("doctor")
-	b.runs(1, first)             // of a server that keeps nothing
-	b.runs(0, second+",slowlog") // on a machine that stands still any command is slow
+	b.runs(1, first)             // this server keeps nothing on disk
+	b.runs(0, second+",slowlog") // on an overloaded machine any command may be slow
 	each(0, "leaks")
 	each(0, "config")
 	each(0, "version")
@@ -162,7 +162,7 @@ func TestTheExamplesOfTheHelpWork(t *testing.T) {
 	}
 }
 
-// TestTheFirstMinuteWorks runs what holdfast says where nothing is set up, line by line.
+// The test runs, line by line, the commands that holdfast prints if no backend is set.
 func TestTheFirstMinuteWorks(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)

@@ -22,18 +22,18 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
 )
 
-// family is a command of three processes that ignore every signal they can, so killing only the
-// process that holdfast started is not enough.
+// family is a command of three processes that ignore all signals they can. So it is not enough to kill the
+// process that holdfast started.
 const family = `trap "" TERM INT HUP; echo $$ >>$0; (trap "" TERM; echo $(exec sh -c 'echo $PPID') >>$0; exec sleep 300) &
 (trap "" TERM; echo $(exec sh -c 'echo $PPID') >>$0; exec sleep 300) & while :; do sleep 300; done`
 
-// brisk is a short lease, so that a hundred rounds end soon, and half of it is
-// margin: on a busy machine a killed process waits long for the processor, to die.
+// brisk sets a short lease, so that a hundred rounds end soon. Half of it is margin: on a busy machine a
+// killed process waits long for the processor before it dies.
 var brisk = []string{"--ttl", briskTTL.String(), "--renew", "300ms", "--margin", "1500ms", "--kill-after", "100ms"}
 
 const briskTTL = 3 * time.Second
 
-// TestGuardKillsBeforeTheNextHolderStarts kills and stops holdfast itself: its command's whole group is gone before anybody else's command starts.
+// The test kills or suspends holdfast. The command's whole group must be gone before another command starts.
 func TestGuardKillsBeforeTheNextHolderStarts(t *testing.T) {
 	t.Parallel()
 	for _, blow := range []syscall.Signal{unix.SIGKILL, unix.SIGSTOP} {
@@ -44,7 +44,7 @@ func TestGuardKillsBeforeTheNextHolderStarts(t *testing.T) {
 			inParallel(*rounds, 6, func(i int) {
 				id := fmt.Sprint("round", i)
 				victim, dead := b.victim("--splay=0", id)
-				time.Sleep(time.Duration(i%7) * 50 * time.Millisecond) // another place between two renewals
+				time.Sleep(time.Duration(i%7) * 50 * time.Millisecond) // a different time between two renewals
 				struck := monotonic()
 				unix.Kill(victim.Process.Pid, blow)
 				began := b.nextHolder(id)
@@ -57,8 +57,7 @@ func TestGuardKillsBeforeTheNextHolderStarts(t *testing.T) {
 	}
 }
 
-// TestKilledRunFreesItsLockAtOnce kills holdfast: its guard frees the lock for the next
-// in the queue, who could wait for less than the TTL.
+// The test kills holdfast. Its guard releases the lock for the next waiter, which could not wait for the TTL.
 func TestKilledRunFreesItsLockAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, nodes := range []int{1, 3} {
@@ -90,15 +89,15 @@ func TestKilledRunFreesItsLockAtOnce(t *testing.T) {
 	}
 }
 
-// TestCutOffCommandDiesBeforeItsLeaseEnds stops every node at once: the command
-// is dead before the TTL is over, counted from before the last renewal was sent.
+// The test suspends all nodes at once. The command must be dead before the TTL is over, counted from before
+// the last renewal was sent.
 func TestCutOffCommandDiesBeforeItsLeaseEnds(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
 	inParallel(*rounds, 6, func(i int) {
 		b := newBench(t, 3)
 		holder, dead := b.victim("--log-format=json", "job")
-		time.Sleep(time.Duration(i%7) * 50 * time.Millisecond) // another place between two renewals
+		time.Sleep(time.Duration(i%7) * 50 * time.Millisecond) // a different time between two renewals
 		for _, s := range b.servers {
 			if err := s.Pause(); err != nil {
 				t.Error(err)
@@ -114,9 +113,8 @@ func TestCutOffCommandDiesBeforeItsLeaseEnds(t *testing.T) {
 	l.check(*rounds)
 }
 
-// victim starts a family under the lock name, and returns the run and what waits
-// for the family's death. On a busy machine a short lease may be lost before the
-// family is complete; then it is started anew, for nothing can be learnt from it.
+// victim starts a family under the lock name. It returns the run, and a function that waits for the family's
+// death. On a busy machine a short lease may be lost before the family is complete; then victim starts again.
 func (b *bench) victim(flag, name string) (*job, func() int64) {
 	b.t.Helper()
 	for {
@@ -133,8 +131,8 @@ func (b *bench) victim(flag, name string) (*job, func() int64) {
 	}
 }
 
-// endOfTTL returns when the TTL ended, counted from before the last successful renewal was sent. The
-// log has the time until which holdfast trusts the lease, which is shorter by the drift of clocks.
+// endOfTTL returns the end of the TTL, counted from before the last successful renewal was sent. The log has
+// the end of trust, which is earlier by the drift.
 func endOfTTL(t *testing.T, log string) int64 {
 	t.Helper()
 	var until time.Time
@@ -151,8 +149,8 @@ func endOfTTL(t *testing.T, log string) int64 {
 	return monotonic() + int64(time.Until(until.Add(drift)))
 }
 
-// nextHolder waits for the lock and returns when its command started. That command
-// fails if one of the family is alive, whose deaths this process may hear of late.
+// nextHolder waits for the lock and returns the time when its command started. That command fails if a process
+// of the family is alive, even if this process has not been notified of the death.
 func (b *bench) nextHolder(name string) int64 {
 	next := b.start(slices.Concat([]string{"run", "-w", "60s", name, "--", b.clock}, strings.Fields(b.file(name)))...)
 	if code := next.code(); code != 0 {
@@ -165,7 +163,7 @@ func (b *bench) nextHolder(name string) int64 {
 	return began
 }
 
-// inParallel calls f with 0 to n-1, some at a time.
+// inParallel calls f with 0 to n-1, at most some calls at a time.
 func inParallel(n, some int, f func(i int)) {
 	var all sync.WaitGroup
 	gate := make(chan struct{}, some)
@@ -176,8 +174,8 @@ func inParallel(n, some int, f func(i int)) {
 	all.Wait()
 }
 
-// ledger keeps, as evidence, when holdfast was struck, when the group was gone, and
-// when the next holder could begin.
+// ledger records for each round when holdfast was struck, when the group was gone, and when the next holder
+// could begin.
 type ledger struct {
 	t *testing.T
 
@@ -198,7 +196,7 @@ func (l *ledger) note(round int, struck, gone, another int64) {
 	l.rows = append(l.rows, row{round, struck, gone, another})
 }
 
-// check wants every group gone first, and writes the rows to a file.
+// check checks that every group was gone first, and writes the rows to a file.
 func (l *ledger) check(want int) {
 	var text strings.Builder
 	fmt.Fprintln(&text, "round  gone after  another could begin after  margin   (ms since holdfast was struck)")
@@ -224,7 +222,7 @@ func (l *ledger) check(want int) {
 	}
 }
 
-// Gate and guard of a run need no client of a backend, so they do not wait for their packages.
+// The gate and the guard of a run must start before the packages of backends are initialised.
 func TestAHelperStartsBeforeTheClientsOfBackends(t *testing.T) {
 	t.Parallel()
 	programs, err := programs()
@@ -234,7 +232,7 @@ func TestAHelperStartsBeforeTheClientsOfBackends(t *testing.T) {
 	for argument, want := range map[string]bool{"--version": true, proc.Guard: false, proc.Gate: false} {
 		cmd := exec.Command(filepath.Join(programs, "holdfast"), argument, "text")
 		cmd.Env = append(os.Environ(), "GODEBUG=inittrace=1")
-		trace, _ := cmd.CombinedOutput() // a gate that nobody opens fails
+		trace, _ := cmd.CombinedOutput() // an unopened gate fails
 		for _, late := range []string{"go.etcd.io/etcd/client/v3", "google.golang.org/protobuf/reflect/protodesc", "net/http"} {
 			if got := bytes.Contains(trace, []byte("init "+late+" ")); got != want {
 				t.Errorf("with %s, %s is initialised: %v", argument, late, got)

@@ -23,11 +23,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 )
 
-// rounds is the number of repetitions of the tests whose rule has to hold every time.
+// rounds is the number of repetitions for tests of rules that must hold every time.
 var rounds = flag.Int("rounds", 6, "how often the tests of --guard and of a cut-off holder repeat; the full count is 100")
 
-// programs builds holdfast as a release has it, without the race detector, which
-// would multiply its memory and slow it down, and a clock for its commands.
+// programs builds holdfast as in a release, without the race detector, which would slow it down and multiply
+// its memory. It also builds a clock for the tests' commands.
 var programs = sync.OnceValues(func() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "holdfast-test-"); err != nil {
 		return "", err
@@ -40,14 +40,14 @@ var programs = sync.OnceValues(func() (dir string, err error) {
 	return dir, err
 })
 
-// built is the folder that programs has made.
+// built is the folder that programs has created.
 var built atomic.Value // of string
 
-// bench is a set of servers and the program to run over them.
+// bench has the servers of a test and the program to run against them.
 type bench struct {
 	t       *testing.T
-	path    string // of holdfast
-	clock   string // of a program that prints CLOCK_MONOTONIC
+	path    string // path of holdfast
+	clock   string // path of a program that prints CLOCK_MONOTONIC
 	backend string
 	servers []*redisproc.Server
 	dir     string
@@ -71,7 +71,7 @@ func newBench(t *testing.T, nodes int) *bench {
 	return b
 }
 
-// command is holdfast with args, as a job of its own. It is killed with the test.
+// command returns a job that runs holdfast with args. The job is killed when the test ends.
 func (b *bench) command(ctx context.Context, args ...string) *job {
 	cmd := exec.CommandContext(ctx, b.path, args...)
 	cmd.Env = append(os.Environ(), "HOLDFAST_BACKEND="+b.backend)
@@ -96,22 +96,22 @@ func (b *bench) start(args ...string) *job {
 type job struct {
 	*exec.Cmd
 	out, log bytes.Buffer
-	ended    <-chan struct{} // nil: nobody waits for it yet
+	ended    <-chan struct{} // nil: nothing waits for it yet
 }
 
-// code waits for the end and returns the exit code.
+// code waits for the end of the job and returns its exit code.
 func (j *job) code() int {
 	if j.ended != nil {
 		<-j.ended
 	} else {
-		j.Wait() // how it ended stands in ProcessState
+		j.Wait() // ProcessState has the outcome
 	}
 	return j.ProcessState.ExitCode()
 }
 
-// file reads what a command left in b.dir, or "".
+// file returns the text of a file that a command has left in b.dir, or "".
 func (b *bench) file(name string) string {
-	text, _ := readFile(filepath.Join(b.dir, name)) // not there yet
+	text, _ := readFile(filepath.Join(b.dir, name)) // the file may not exist yet
 	return text
 }
 
@@ -122,8 +122,8 @@ func (b *bench) write(name, text string) {
 	}
 }
 
-// writeProgram writes a file that is executed. A process that is forked meanwhile would inherit the open file, which nobody can execute
-// then (ETXTBSY).
+// writeProgram writes an executable file. It keeps the process from forking meanwhile: a child would inherit
+// the open file, which then could not be executed (ETXTBSY).
 func writeProgram(t *testing.T, path string, text []byte) {
 	t.Helper()
 	syscall.ForkLock.RLock()
@@ -138,8 +138,7 @@ func readFile(path string) (string, error) {
 	return string(text), err
 }
 
-// pids waits for a file with n process ids. It returns nil if ended is closed
-// before.
+// pids waits for a file with n process ids. It returns nil if ended is closed first.
 func (b *bench) pids(name string, n int, ended <-chan struct{}) []int {
 	b.t.Helper()
 	var fields []string
@@ -168,14 +167,14 @@ func (b *bench) pids(name string, n int, ended <-chan struct{}) []int {
 	return pids
 }
 
-// deaths returns when the last of the processes died, by CLOCK_MONOTONIC. The
-// kernel tells through a pidfd, so nothing is polled and no id is mixed up.
+// deaths returns the time when the last of the processes died, by CLOCK_MONOTONIC. It uses pidfds, so it polls
+// nothing and cannot confuse reused ids.
 func deaths(t *testing.T, pids []int) func() int64 {
 	t.Helper()
 	last := make(chan int64, len(pids))
 	for _, pid := range pids {
 		fd, err := unix.PidfdOpen(pid, 0)
-		if errors.Is(err, unix.ESRCH) { // it is gone already
+		if errors.Is(err, unix.ESRCH) { // it has ended already
 			last <- monotonic()
 			continue
 		}

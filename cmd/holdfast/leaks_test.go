@@ -19,11 +19,11 @@ var otherKeys = flag.Int("keys", 250_000, "how many keys of others TestLeaksHold
 
 const (
 	slow   = 5000 // µs
-	sweeps = 5    // a step that is slow by chance is not slow in all of them
+	sweeps = 5    // a step that is slow by chance is not slow in all sweeps
 )
 
-// TestLeaksHoldsUpNobody goes by what the server says of each command, not by round trips. A server that was itself kept
-// from its processor is slow now and then: so a step counts that is slow each time.
+// The test uses the server's slow log, not round trips. A server that does not get its processor is slow now
+// and then, so a step counts only if it is slow in every sweep.
 func TestLeaksHoldsUpNobody(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short fills no server with keys")
@@ -46,7 +46,7 @@ func TestLeaksHoldsUpNobody(t *testing.T) {
 	do("SET", "lock:ours", "AAAAAAAAAAAAAAAAAAAAAAAAAA.1")
 	do("CONFIG", "SET", "slowlog-log-slower-than", strconv.Itoa(slow), "slowlog-max-len", "100000")
 
-	var again map[string]int64 // what was slow in every sweep, and how many µs it took
+	var again map[string]int64 // steps that were slow in every sweep, with their µs
 	for sweep := range sweeps {
 		do("SLOWLOG", "RESET")
 		do("CONFIG", "RESETSTAT")
@@ -68,14 +68,14 @@ func TestLeaksHoldsUpNobody(t *testing.T) {
 	t.Errorf("these hold up the server for more than %d µs, each time: %v", slow, again)
 }
 
-// sweep looks for the leaks that were planted, in at most so many kB.
+// sweep finds the planted leaks, with at most so many kB of memory.
 func (b *bench) sweep(most int64) {
 	b.t.Helper()
 	j := b.start("leaks", "-o", "json")
 	var used int64
 	eventually(b.t.Fatalf, "it ends", func() bool {
 		text, _ := readFile(fmt.Sprintf("/proc/%d/status", j.Process.Pid))
-		_, peak, alive := strings.Cut(text, "VmHWM:") // not the rusage, which has the peak of this process too
+		_, peak, alive := strings.Cut(text, "VmHWM:") // not rusage, which includes the peak of this process
 		if alive {
 			fmt.Sscan(peak, &used)
 		}
@@ -102,7 +102,7 @@ func (b *bench) sweep(most int64) {
 	b.t.Logf("%d kB, %v of processor time", used, j.ProcessState.UserTime()+j.ProcessState.SystemTime())
 }
 
-// slowCommands returns the commands of a slow log with their duration in µs.
+// slowCommands returns the commands in a slow log with their duration in µs.
 func slowCommands(reply any) map[string]int64 {
 	all := make(map[string]int64)
 	entries, _ := reply.([]any)

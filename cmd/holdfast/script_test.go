@@ -32,20 +32,20 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/zkproc"
 )
 
-// patience returns how long a test waits for something that must happen.
+// patience bounds the wait for an expected event.
 func patience() time.Duration { return pace.Scale(30 * time.Second) }
 
 func TestMain(m *testing.M) {
 	testscript.Main(cleaning{m}, map[string]func(){"holdfast": paced, "launch": launch, "tick": tick})
 }
 
-// paced is the command at the pace of the tests.
+// paced runs the command at the pace of the tests.
 func paced() {
 	tempo.Adopt()
 	main()
 }
 
-// monotonic is CLOCK_MONOTONIC in ns, which all processes of a machine share.
+// monotonic returns CLOCK_MONOTONIC in ns, which all processes of a machine share.
 func monotonic() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -54,17 +54,17 @@ func monotonic() int64 {
 	return ts.Nano()
 }
 
-// cleaning removes what the tests have built, when they are over.
+// cleaning removes what the tests have built, once they are over.
 type cleaning struct{ *testing.M }
 
 // Run implements testscript.TestingM.
 func (m cleaning) Run() int {
 	flag.Parse()
-	flag.Set("test.parallel", "6") // more than there are processors, as most of the tests wait
+	flag.Set("test.parallel", "6") // more than processors, because most tests wait
 	if testing.Short() {
 		*increments, *waiters, *rounds = 30, 10, 2
 	}
-	// Under nohup, what the tests start would ignore SIGHUP, as it should.
+	// Under nohup the processes that the tests start would ignore SIGHUP.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
 	defer func() {
 		if dir, ok := built.Load().(string); ok {
@@ -96,7 +96,7 @@ func launch() {
 		}
 	}
 	note(".pid", cmd.Process.Pid)
-	cmd.Wait() // how it ended stands in cmd.ProcessState
+	cmd.Wait() // cmd.ProcessState has the outcome
 	status := cmd.ProcessState.Sys().(syscall.WaitStatus)
 	if status.Signaled() {
 		note(".code", 128+int(status.Signal()))
@@ -157,7 +157,7 @@ func TestScripts(t *testing.T) {
 			"exits": exits, "await": await, "ended": ended, "send": send, "gone": goneCmd,
 		},
 		Condition: func(name string) (bool, error) {
-			if name != "mounts" { // whether this user may mount, in a namespace of its own
+			if name != "mounts" { // mounts: this user may mount in its own namespace
 				return false, errors.New("unknown condition " + name)
 			}
 			return exec.Command("unshare", "--user", "--map-root-user", "--mount", "true").Run() == nil, nil
@@ -167,7 +167,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// postgresCmd starts a server, which has no tables for locks yet.
+// postgresCmd starts a server without tables for locks.
 func postgresCmd(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 || args[0] != "up" {
 		ts.Fatalf("usage: postgres up")
@@ -179,7 +179,7 @@ func postgresCmd(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv("HOLDFAST_BACKEND", "postgres://holdfast:secret@/postgres?host="+url.QueryEscape(dir))
 }
 
-// mariadbCmd starts a server, which has no tables for locks yet.
+// mariadbCmd starts a server without tables for locks.
 func mariadbCmd(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 || args[0] != "up" {
 		ts.Fatalf("usage: mariadb up")
@@ -292,21 +292,20 @@ func (s *servers) up(ts *testscript.TestScript, args []string) {
 	ts.Setenv("HOLDFAST_BACKEND", url)
 }
 
-// empty looks for what must not be left. The counter of tokens and the cards of
-// clients are meant to stay.
+// empty fails if a lock or a queue is left. The token counter and the cards of clients are meant to stay.
 func (s *servers) empty(ts *testscript.TestScript) {
 	for _, server := range s.all {
 		keys, err := server.Do("KEYS", "*")
 		if err != nil {
-			continue // it is down
+			continue // the server is down
 		}
 		for _, key := range keys.([]any) {
 			name := key.(string)
-			if strings.Contains(name, "~probe:") { // it lapses by itself: the command may end while it still tries a server
+			if strings.Contains(name, "~probe:") { // lapses by itself: the command may end while it still probes a server
 				continue
 			}
 			queue := strings.HasPrefix(name, "holdfast:queue:")
-			if queue { // a note of a force or adoption stays for a while
+			if queue { // the note of a force-release or adoption stays for a while
 				places, err := server.Do("ZCOUNT", name, "(-1e14", "+inf")
 				queue = err != nil || places != int64(0)
 			}
@@ -324,7 +323,7 @@ func (s *servers) held(ts *testscript.TestScript, name string) {
 	})
 }
 
-// eventually waits for something that must become true.
+// eventually waits until is returns true.
 func eventually(fatal func(string, ...any), what string, is func() bool) {
 	eventuallyWithin(fatal, patience(), what, is)
 }
@@ -413,10 +412,10 @@ func pids(ts *testscript.TestScript, file string) []int {
 	return all
 }
 
-// isAlive reports whether a process exists and is no zombie.
+// alive reports whether a process exists and is no zombie.
 func alive(pid int) bool { return state(pid) != 0 && state(pid) != 'Z' }
 
-// state is the letter that /proc has for a process, or 0.
+// state returns the letter for a process's state in /proc, or 0.
 func state(pid int) byte {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

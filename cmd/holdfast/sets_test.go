@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/sharding"
 )
 
-// program is a program with sets of its own, by the addresses of their servers.
+// program returns a client of a program with sets of its own, by the addresses of their servers.
 func (b *bench) program(sets map[string]string) (*holdfast.Client, *sharding.Driver) {
 	b.t.Helper()
 	var all []sharding.Set
@@ -36,7 +36,7 @@ func (b *bench) program(sets map[string]string) (*holdfast.Client, *sharding.Dri
 	return c, d
 }
 
-// prints runs holdfast, and wants its exit code and text.
+// prints runs holdfast and checks its exit code and output.
 func (b *bench) prints(code int, text string, args ...string) {
 	b.t.Helper()
 	j := b.start(args...)
@@ -45,7 +45,7 @@ func (b *bench) prints(code int, text string, args ...string) {
 	}
 }
 
-// nameIn is a name with this home.
+// nameIn returns a name whose home is this set.
 func nameIn(d *sharding.Driver, home string) string {
 	for i := 0; ; i++ {
 		if name := fmt.Sprint("job-", i); d.Home(name) == home {
@@ -92,11 +92,11 @@ func TestCommandFindsShardOfName(t *testing.T) {
 		b.prints(0, "", "force-release", name, "--token", fmt.Sprint(lease.Token()), "--reason", "test", "--yes")
 		<-lease.Context().Done()
 	}
-	for set, addr := range map[string]string{"a": first, "b": second} { // as JSON: the table says "all" where both sets are alike, even in their round trips
+	for set, addr := range map[string]string{"a": first, "b": second} { // as JSON: the table merges rows if both sets are alike
 		b.prints(0, fmt.Sprintf(`"node": "%s/%s"`, set, addr), "doctor", "-o", "json", "--ignore", "persistence,tls,rights,memory")
 	}
 
-	b.servers[1].Kill() // takes its names with it, and no others
+	b.servers[1].Kill() // only its names become unavailable
 	b.prints(0, "", "run", "-n", nameIn(d, "a"), "--", "true")
 	b.prints(69, "set b", "run", "-n", nameIn(d, "b"), "--", "true")
 	b.prints(1, "b/"+second, "doctor")
@@ -122,6 +122,6 @@ func TestBackendsThatAreNoSetsAreRefused(t *testing.T) {
 		b.backend = refused.backend
 		b.prints(64, refused.mend, refused.command)
 	}
-	b.backend = "a=redis://" + one + " b=redlock://h,i,j?maxttl=20s" // bounds the TTL, also where the other set is the home
+	b.backend = "a=redis://" + one + " b=redlock://h,i,j?maxttl=20s" // bounds the TTL, also of names in the other set
 	b.prints(64, "20s at most", "acquire", "k", "--ttl", "30s")
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/creack/pty"
 )
 
-// screen is a terminal, and what appeared on it since the last expect.
+// screen is a terminal, with the text that appeared since the last expect.
 type screen struct {
 	t    *testing.T
 	file *os.File
@@ -21,7 +21,7 @@ type screen struct {
 	text string
 }
 
-// open runs a program on a terminal of its own.
+// open runs a program on its own terminal.
 func (b *bench) open(args ...string) (*screen, *exec.Cmd) {
 	b.t.Helper()
 	cmd := exec.CommandContext(b.t.Context(), args[0], args[1:]...)
@@ -38,7 +38,7 @@ func (b *bench) open(args ...string) (*screen, *exec.Cmd) {
 	return s, cmd
 }
 
-// shell is an interactive shell that is ready for a command.
+// shell starts an interactive shell and waits until it is ready for a command.
 func (b *bench) shell() *screen {
 	b.t.Helper()
 	s, _ := b.open("sh", "-i")
@@ -66,7 +66,7 @@ func (s *screen) show(text string) {
 	}
 }
 
-// expect waits for text and forgets what came up to it.
+// expect waits for text and drops what appeared up to it.
 func (s *screen) expect(text string) {
 	s.t.Helper()
 	fatal := func(format string, args ...any) {
@@ -99,7 +99,7 @@ func TestInteractiveShellWorksUnderTheLock(t *testing.T) {
 	s.show("echo in$((1+1))side $HOLDFAST_LOCK_NAME\n")
 	s.expect("in2side job")
 	s.show("sh -c 'echo st\"\"arted; exec sleep 100'\n")
-	s.expect("started\r\n") // a Ctrl-C that meets the shell as it starts a command is lost
+	s.expect("started\r\n") // a Ctrl-C while the shell starts a command is lost
 	s.show(ctrlC)
 	s.expect("ready> ")
 	s.show("echo still $((2+2))\n")
@@ -123,8 +123,7 @@ func TestInterruptEndsCommandAndFreesLock(t *testing.T) {
 	s.expect("the lock is free\r\n")
 }
 
-// TestCtrlCEndsTheScriptAround has Ctrl-C end a script in which holdfast runs, as
-// it does when a command runs in it directly.
+// Ctrl-C ends a script that runs holdfast, as it ends a script that runs the command directly.
 func TestCtrlCEndsTheScriptAround(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)
@@ -149,7 +148,7 @@ func TestSuspendedCommandContinuesInForeground(t *testing.T) {
 	s.show(`"$holdfast" run --ttl 20s job -- sh -c 'echo started; read line; echo "got $line"; read line; exit 5'` + "\n")
 	s.expect("started\r\n")
 	s.show(ctrlZ)
-	s.expect("topped") // Stopped, as the shell words it
+	s.expect("topped") // the shell prints Stopped
 	s.expect("ready> ")
 	s.show("fg\n")
 	s.show("words\n")
@@ -164,8 +163,7 @@ func TestSuspendedCommandContinuesInForeground(t *testing.T) {
 	s.expect("code=5")
 }
 
-// TestPagerBehindAPipeKeepsTheTerminal has a filter behind holdfast read from the
-// terminal, which only the foreground may.
+// A filter behind holdfast reads from the terminal, which only the foreground group may.
 func TestPagerBehindAPipeKeepsTheTerminal(t *testing.T) {
 	t.Parallel()
 	s := newBench(t, 1).shell()
@@ -175,8 +173,7 @@ func TestPagerBehindAPipeKeepsTheTerminal(t *testing.T) {
 	s.expect("key q\r\n")
 }
 
-// TestCommandGetsTheTerminalWhenItAsks has a command behind a pipe read from the
-// terminal itself.
+// A command behind a pipe reads from the terminal itself.
 func TestCommandGetsTheTerminalWhenItAsks(t *testing.T) {
 	t.Parallel()
 	s := newBench(t, 1).shell()
@@ -187,7 +184,7 @@ func TestCommandGetsTheTerminalWhenItAsks(t *testing.T) {
 	s.expect("ready> ")
 }
 
-// TestLeaksAreDeletedOnlyAfterYes on a terminal, and not by another answer.
+// On a terminal; any other answer deletes nothing.
 func TestLeaksAreDeletedOnlyAfterYes(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)
@@ -216,6 +213,6 @@ func TestLeaksAreDeletedOnlyAfterYes(t *testing.T) {
 }
 
 func wait(cmd *exec.Cmd) int {
-	cmd.Wait() // how it ended stands in ProcessState
+	cmd.Wait() // ProcessState has the outcome
 	return cmd.ProcessState.ExitCode()
 }

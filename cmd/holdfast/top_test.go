@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 )
 
-// display is a terminal that understands what a program draws on it.
+// display is a terminal that interprets what a program draws on it.
 type display struct {
 	t      *testing.T
 	file   *os.File
@@ -93,7 +93,7 @@ func (d *display) until(what string, is func(screen string) bool) {
 	eventually(fatal, what, func() bool { return is(d.text()) })
 }
 
-// line is the line of the screen that has text.
+// line returns the line of the screen that contains text.
 func (d *display) line(text string) string {
 	for line := range strings.Lines(d.text()) {
 		if strings.Contains(line, text) {
@@ -200,18 +200,18 @@ func TestTopShowsABackendThatIsHalfThere(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 3)
 	b.backend += "&maxttl=1h"
-	b.holds("job", "--ttl", "1h") // the last look is after both nodes were killed, and the machine may be slow
+	b.holds("job", "--ttl", "1h") // long enough for a slow machine
 	d, _ := b.display(100, 24, nil, "top")
 	d.shows("all well", "job")
 	b.servers[2].Kill()
 	d.shows("DEGRADED: 1 of 3 nodes do not vote", "DOWN", "job", "held")
 	b.servers[1].Kill()
 	d.shows("NO MAJORITY: 2 of 3 nodes do not vote", "job", "unknown")
-	again, _ := b.display(100, 24, nil, "top") // it starts in an outage as well
+	again, _ := b.display(100, 24, nil, "top") // top also starts during an outage
 	again.shows("NO MAJORITY", "job", "unknown")
 }
 
-// TestTopShowsOtherServices also has one that has no nodes that vote by themselves.
+// Also a service without nodes that vote.
 func TestTopShowsOtherServices(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short starts no other services")
@@ -313,7 +313,7 @@ func TestTopStaysLiveWithTenThousandLocks(t *testing.T) {
 	}
 }
 
-// residentPeak is the most memory a process has had.
+// residentPeak returns the highest resident memory of a process.
 func residentPeak(t *testing.T, pid int) (size int) {
 	t.Helper()
 	text, err := readFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -346,7 +346,7 @@ func TestTopWithoutColoursHasNone(t *testing.T) {
 	}
 }
 
-// drawn is all that was written to the terminal.
+// drawn returns all that was written to the terminal.
 func (d *display) drawn() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -387,7 +387,7 @@ func TestSignalEndsTopAndRestoresTerminal(t *testing.T) {
 	d.until("the other screen is left", func(string) bool { return strings.Contains(d.drawn(), "\x1b[?1049l") })
 }
 
-// holds has a lock held until frees gives it back.
+// holds makes a lock held until frees releases it.
 func (b *bench) holds(name string, args ...string) {
 	b.t.Helper()
 	args = append([]string{"acquire", "--ttl", "60s", "--file", strings.ReplaceAll(name, "/", "_"), name}, args...)
@@ -403,7 +403,7 @@ func (b *bench) frees(name string) {
 	}
 }
 
-// run runs the job and returns what it printed.
+// run runs the job and returns its output.
 func (j *job) run() (string, error) {
 	err := j.Run()
 	return j.out.String() + j.log.String(), err
@@ -411,6 +411,6 @@ func (j *job) run() (string, error) {
 
 // exit runs the job and returns its exit code.
 func (j *job) exit() int {
-	j.Run() // how it ended stands in ProcessState
+	j.Run() // ProcessState has the outcome
 	return j.ProcessState.ExitCode()
 }

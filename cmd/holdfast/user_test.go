@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// TestSudoInsideAScriptIsReportedEarly: holdfast may signal the script, and not what it runs as another user. This is reported
-// while the lease stands.
+// holdfast may signal the script, but not what the script runs as another user. It reports that while the
+// lease is held.
 func TestSudoInsideAScriptIsReportedEarly(t *testing.T) {
 	t.Parallel()
 	setpriv, err := exec.LookPath("setpriv")
@@ -34,7 +34,7 @@ func TestSudoInsideAScriptIsReportedEarly(t *testing.T) {
 	if err := os.Chmod(sudo, 0o755|os.ModeSetuid); err != nil {
 		t.Fatal(err)
 	}
-	for dir := b.dir; dir != os.TempDir() && len(dir) > 1; dir = filepath.Dir(dir) { // the other user may go there
+	for dir := b.dir; dir != os.TempDir() && len(dir) > 1; dir = filepath.Dir(dir) { // let the other user enter
 		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +61,7 @@ func TestSudoInsideAScriptIsReportedEarly(t *testing.T) {
 			pid = n
 		}
 		if strings.Contains(lines.Text(), "runs as another user") {
-			syscall.Kill(pid, syscall.SIGKILL) // nothing but root ends it
+			syscall.Kill(pid, syscall.SIGKILL) // only root can end it
 		}
 	}
 	j.Wait()

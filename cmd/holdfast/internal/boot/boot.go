@@ -1,6 +1,5 @@
-// Package boot tells the time on a clock that goes on while the machine sleeps.
-// The monotonic clock of package time stands still then: on a laptop that wakes
-// up, a lease that ended an hour ago would still look valid.
+// Package boot reads a clock that goes on while the machine sleeps. The monotonic clock of package time stops
+// then: on a laptop that wakes up, a lease that ended an hour ago would still look valid.
 package boot
 
 import (
@@ -13,8 +12,8 @@ import (
 // Instant is a point on the clock, in ns. All processes of a machine share it.
 type Instant int64
 
-// Add returns the instant d after i, or the last or first one if there is none: a limit of 292 years lies in
-// the future, not in the past.
+// Add returns the instant d after i. If it overflows, it returns the last or first instant: a limit of 292
+// years is in the future, not in the past.
 func (i Instant) Add(d time.Duration) Instant {
 	sum := i + Instant(d)
 	switch {
@@ -26,11 +25,11 @@ func (i Instant) Add(d time.Duration) Instant {
 	return sum
 }
 
-// Sub is the time from j to i.
+// Sub returns the time from j to i.
 func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }
 
-// At translates a deadline that has both clock readings, by the worse of both.
-// The clock is read first, so that a pause in between makes the result too early.
+// At converts a deadline that has both clock readings, and uses the earlier of both. It reads this clock
+// first, so that a pause in between makes the result too early, not too late.
 func At(deadline time.Time) Instant {
 	here, now := Now(), time.Now()
 	return here.Add(pace.Until(deadline, now))

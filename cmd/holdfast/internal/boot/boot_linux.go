@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Missing describes what the clock cannot do on this system; empty: nothing is missing.
+// Missing describes what the clock lacks on this system; empty: nothing.
 const Missing = ""
 
-// Now is the time.
+// Now returns the current time.
 func Now() Instant {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
@@ -20,12 +20,12 @@ func Now() Instant {
 	return Instant(ts.Nano())
 }
 
-// Alarm sends on C at a set time, also when the machine slept through it.
+// Alarm sends on C at a set time, even if the machine sleeps at that time.
 type Alarm struct {
 	C <-chan struct{}
 
 	file *os.File
-	fd   int // of file; asking the file would make it block
+	fd   int // descriptor of file; File.Fd would make it blocking
 	wg   sync.WaitGroup
 }
 
@@ -54,15 +54,14 @@ func (a *Alarm) listen(rings chan<- struct{}) {
 	}
 }
 
-// Set lets the alarm ring at i, instead of the time it was set to before; 0
-// unsets it. A ring that was on its way may still come.
+// Set sets the alarm to i, and 0 turns it off. A ring of an earlier setting may still arrive.
 func (a *Alarm) Set(i Instant) {
 	var spec unix.ItimerSpec
 	if i != 0 {
 		spec.Value = unix.NsecToTimespec(int64(max(i, 1)))
 	}
 	if err := unix.TimerfdSettime(a.fd, unix.TFD_TIMER_ABSTIME, &spec, nil); err != nil {
-		panic(fmt.Sprintf("timerfd_settime: %v", err)) // only for a descriptor that is none
+		panic(fmt.Sprintf("timerfd_settime: %v", err)) // only for an invalid descriptor
 	}
 }
 

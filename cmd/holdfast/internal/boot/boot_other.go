@@ -9,13 +9,12 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Missing describes what the clock cannot do on this system.
+// Missing describes what the clock lacks on this system.
 const Missing = "a sleep of the machine is noticed up to a second late, and by the wall clock"
 
 var start = time.Now()
 
-// Now is the time: the monotonic clock, or the wall clock where that is ahead,
-// as after a sleep.
+// Now returns the current time: the monotonic clock, or the wall clock if that is ahead, as after a sleep.
 func Now() Instant {
 	return Instant(start.UnixNano()).Add(pace.Elapsed(start, time.Now()))
 }
@@ -26,7 +25,7 @@ type Alarm struct {
 
 	rings chan struct{}
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	at    Instant
 	timer *time.Timer
 }
@@ -40,8 +39,8 @@ func NewAlarm() (*Alarm, error) {
 	return a, nil
 }
 
-// look rings if it is time, and otherwise looks again within a second, for
-// timers stand still while the machine sleeps.
+// look rings if it is time. Otherwise it checks again within a second, because timers stop while the machine
+// sleeps.
 func (a *Alarm) look() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -59,8 +58,7 @@ func (a *Alarm) look() {
 	}
 }
 
-// Set lets the alarm ring at i, instead of the time it was set to before; 0
-// unsets it. A ring that was on its way may still come.
+// Set sets the alarm to i, and 0 turns it off. A ring of an earlier setting may still arrive.
 func (a *Alarm) Set(i Instant) {
 	a.mu.Lock()
 	a.at = i

@@ -34,7 +34,7 @@ func TestAlarmInThePastRingsAtOnce(t *testing.T) {
 	a := newAlarm(t)
 	a.Set(boot.Now().Add(time.Hour))
 	a.Set(boot.Now().Add(-time.Hour))
-	<-a.C // or the test times out
+	<-a.C // fails by the test's time-out
 }
 
 func TestUnsetAlarmIsSilent(t *testing.T) {
@@ -54,8 +54,8 @@ func TestDeadlineGoesByTheWorseClock(t *testing.T) {
 	if left := boot.At(time.Now().Add(time.Minute)).Sub(boot.Now()); left > time.Minute || left < 59*time.Second {
 		t.Errorf("a minute from now is %v away", left)
 	}
-	// A machine that slept: by the wall clock the deadline is over, by the monotonic one it is not.
-	// Round(0) takes the monotonic reading away, so only the wall clock is left to go by.
+	// A machine has slept: by the wall clock the deadline is over, by the monotonic clock it is not. Round(0)
+	// removes the monotonic reading, so that only the wall clock counts.
 	if left := boot.At(time.Now().Add(-time.Minute).Round(0)).Sub(boot.Now()); left > 0 {
 		t.Errorf("a deadline of a minute ago is %v away", left)
 	}

@@ -35,14 +35,14 @@ func (a *app) dialWith(ctx context.Context, opts *driver.OpenOptions) (driver.Dr
 		return nil, a.errNoBackend()
 	}
 	opts.Logger, opts.ClientName = a.log, "holdfast"
-	if !a.verbose && !a.quiet { // a job's log is no place for advice
+	if !a.verbose && !a.quiet { // advice does not belong in a job's log
 		opts.Logger = lines.New(a.io.Err, a.logFormat, slog.LevelWarn)
 	}
 	drv, err := sharding.Open(ctx, a.backend, opts)
 	return drv, a.nameSetting(err)
 }
 
-// nameSetting adds to err, which rejects a backend, the setting that named it.
+// nameSetting adds to err, which rejects a backend, the setting that named the backend.
 func (a *app) nameSetting(err error) error {
 	flag := "backend"
 	if a.from[flag] == "" {
@@ -54,8 +54,7 @@ func (a *app) nameSetting(err error) error {
 	return err
 }
 
-// errNoBackend returns the error for a command without a backend: how to name one, and why none was
-// found.
+// errNoBackend returns the error for a command without a backend: how to name one, and why none was found.
 func (a *app) errNoBackend() error {
 	text := "no backend: give --backend URL or set HOLDFAST_BACKEND, for instance HOLDFAST_BACKEND=redis://localhost:6379"
 	if file, set := os.LookupEnv(variableName("backend-file")); set && file == "" {
@@ -70,11 +69,11 @@ func (a *app) errNoBackend() error {
 	return exitcode.Usagef("%s", text)
 }
 
-// backendScheme is the part of the URL that holds no secrets; of several, those parts.
+// backendScheme returns the scheme of the URL, which has no secrets; of several URLs, all schemes.
 func (a *app) backendScheme() string { return strings.Join(driverkit.Schemes(a.backend), ",") }
 
-// openForHolder opens the backend for a holder. One that is patient also waits for a backend that
-// is down, for it was told how long to wait.
+// openForHolder opens the backend for a holder. If patient, it accepts a backend that is down, because the
+// caller waits anyway.
 func (a *app) openForHolder(ctx context.Context, opts *holdfast.Options, patient bool) (*holdfast.Client, error) {
 	drv, err := a.dialWith(ctx, &driver.OpenOptions{AllowDown: patient})
 	if err != nil {
@@ -84,7 +83,8 @@ func (a *app) openForHolder(ctx context.Context, opts *holdfast.Options, patient
 	return holdfast.New(drv, opts)
 }
 
-// adviseWaiting adds to err how to wait for a backend that is down, and how to find the fault, unless the caller has said to wait.
+// adviseWaiting adds advice to err: how to wait for a backend that is down, and how to find the fault. With
+// knows, the caller already waits and needs no advice.
 func (a *app) adviseWaiting(err error, knows bool) error {
 	if knows || !errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, driver.ErrAuth) || errors.Is(err, driver.ErrConfig) {
 		return err
@@ -92,12 +92,12 @@ func (a *app) adviseWaiting(err error, knows bool) error {
 	return fmt.Errorf("%w; -w 10m waits for it; holdfast doctor tells what is wrong, and how to fix it", err)
 }
 
-// failoverSpare is by how much TTLs are to stay below the longest where a server takes over: see
+// failoverSpare is the time by which TTLs must stay below the longest TTL if a server may take over: see
 // docs/your-redis.md.
 const failoverSpare = 5 * time.Second
 
-// fitTTL refuses a time for which the backend keeps no lock, before it is asked for anything. A
-// default gives way to the longest that it does.
+// fitTTL rejects a TTL that the backend does not support, without a request. A default TTL is lowered to the
+// longest possible.
 func (a *app) fitTTL(flag string, d *time.Duration) error {
 	if *d == 0 {
 		return nil
@@ -115,7 +115,7 @@ func (a *app) fitTTL(flag string, d *time.Duration) error {
 	return exitcode.Usagef("%s %v: too long; this backend keeps a lock for %v at most; %s", a.nameFlag(flag), *d, most, a.adviseLongHold(*d, most))
 }
 
-// offlineDriver returns a driver for the backend that asks no server, for what can be told without one.
+// offlineDriver returns a driver for the backend that sends no request.
 func (a *app) offlineDriver() (driver.Driver, error) {
 	return sharding.Open(context.Background(), a.backend, &driver.OpenOptions{NoCheck: true})
 }
@@ -131,7 +131,8 @@ func (a *app) isRedis() bool {
 	return redis
 }
 
-// backendLimits returns what the backend can do, without asking it; none for a URL that is wrong, which whoever opens it will tell.
+// backendLimits returns the limits of the backend without a request. For a bad URL it returns none: opening it
+// reports the error.
 func (a *app) backendLimits() driver.Limits {
 	drv, err := a.offlineDriver()
 	if err != nil {
@@ -141,10 +142,10 @@ func (a *app) backendLimits() driver.Limits {
 	return drv.Limits()
 }
 
-// oneRedis is for how long one Redis keeps a lock.
+// oneRedis is the longest TTL on a single Redis.
 const oneRedis = 24 * time.Hour
 
-// adviseLongHold returns advice for holding a lock for d on a backend whose leases last at most max.
+// adviseLongHold returns advice for holding a lock for d on a backend whose leases last at most most.
 func (a *app) adviseLongHold(d, most time.Duration) string {
 	held := "hold the lock by a process that lives so long, as run does, which renews"
 	switch {
@@ -157,7 +158,7 @@ func (a *app) adviseLongHold(d, most time.Duration) string {
 		"or %s; or take one Redis (24h), PostgreSQL or etcd", d, held)
 }
 
-// waiterOptions are the options of a command that may wait for a lock.
+// waiterOptions returns the client options of a command that may wait for a lock.
 func (a *app) waiterOptions(program string, w *wait) *holdfast.Options {
 	opts := a.clientOptions(program)
 	opts.Hooks.Waiting = w.lockHeld
@@ -173,7 +174,7 @@ func (a *app) clientOptions(program string) *holdfast.Options {
 	host, _ := os.Hostname()
 	opts := &holdfast.Options{
 		Holder: holdfast.Holder{Host: host, PID: os.Getpid(), Program: program},
-		Logger: slog.New(slog.DiscardHandler), // each command reports in its own words
+		Logger: slog.New(slog.DiscardHandler), // each command logs by itself
 	}
 	opts.Hooks.Node = func(e holdfast.NodeEvent) {
 		a.log.Debug("node changed", "node", e.Node, "state", string(e.State), "cause", e.Err)
@@ -193,7 +194,7 @@ func (a *app) clientOptions(program string) *holdfast.Options {
 	return opts
 }
 
-// withClient calls do with a client that open makes, for as long as no signal ends that.
+// withClient opens a client and calls do with it. The context ends on a signal.
 func (a *app) withClient(open func(context.Context) (*holdfast.Client, error), do func(context.Context, *holdfast.Client) error) error {
 	ctx, stop := signalContext()
 	defer stop()
@@ -205,7 +206,7 @@ func (a *app) withClient(open func(context.Context) (*holdfast.Client, error), d
 	return interruptedBy(ctx, do(ctx, client))
 }
 
-// openReader opens the backend for a command that only looks, and writes nothing there.
+// openReader opens the backend for a command that only reads.
 func (a *app) openReader(ctx context.Context) (*holdfast.Client, error) {
 	drv, err := a.dialWith(ctx, &driver.OpenOptions{ReadOnly: true})
 	if err != nil {
@@ -214,12 +215,12 @@ func (a *app) openReader(ctx context.Context) (*holdfast.Client, error) {
 	return holdfast.New(drv, a.clientOptions("holdfast"))
 }
 
-// openWriter opens the backend for a command that orders.
+// openWriter opens the backend for a command that changes locks.
 func (a *app) openWriter(ctx context.Context) (*holdfast.Client, error) {
 	return a.openForHolder(ctx, a.clientOptions("holdfast"), false)
 }
 
-// busyError adds the holder, as far as the backend knows it, to an ErrHeld.
+// busyError adds to an ErrHeld the holder, as far as the backend knows it.
 func (a *app) busyError(client *holdfast.Client, err error) error {
 	held, ok := errors.AsType[*holdfast.HeldError](err)
 	e, named := errors.AsType[*holdfast.Error](err)
@@ -239,7 +240,8 @@ func (a *app) busyError(client *holdfast.Client, err error) error {
 	return &busyError{text: text, err: err}
 }
 
-// namingBackend adds the backend to an error that blames no node of it, as of a wait that was over before an answer.
+// namingBackend adds the backend to an error that names no node, such as the error of a wait that ended before
+// an answer.
 func (a *app) namingBackend(err error) error {
 	if down, ok := errors.AsType[*holdfast.UnavailableError](err); ok && len(down.Nodes) == 0 {
 		return fmt.Errorf("%w; the backend is %s", err, driverkit.Mask(a.backend))
@@ -247,7 +249,7 @@ func (a *app) namingBackend(err error) error {
 	return err
 }
 
-// busyError is ErrHeld with all that can be said about it.
+// busyError is an ErrHeld with a text about the holder.
 type busyError struct {
 	text string
 	err  error
@@ -256,8 +258,8 @@ type busyError struct {
 func (e *busyError) Error() string { return e.text }
 func (e *busyError) Unwrap() error { return e.err }
 
-// heldBy is a line about a lock that somebody else holds. The age is by the
-// holder's clock, and counts from when it asked for the lock: nobody knows more.
+// heldBy describes a lock that is held. The age is by the holder's clock, and counts from its request for the
+// lock: nothing else is known.
 func heldBy(name string, held *holdfast.HeldError) string {
 	var b strings.Builder
 	if held.Kept {

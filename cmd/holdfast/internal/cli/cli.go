@@ -26,11 +26,11 @@ import (
 type IO struct {
 	In       io.Reader
 	Out, Err io.Writer
-	Terminal bool // somebody types In
+	Terminal bool // In is a terminal
 }
 
-// System is the IO of this process. A closed pipe becomes an error of the write,
-// not the death of a process that may hold a lock.
+// System returns the IO of this process. A closed pipe then causes a write error, instead of a signal that
+// kills a process which may hold a lock.
 func System() IO {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	return IO{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Terminal: isTerminal(os.Stdin)}
@@ -42,24 +42,23 @@ type app struct {
 	self proc.Self
 	log  *slog.Logger
 
-	config         string // a file that replaces the files of the user and of the system
+	config         string // replaces the config files of the user and of the system
 	backend        string
 	backendFile    string
 	output         string
 	quiet, verbose bool
 	logFormat      string
-	prepared       bool           // the flags are read, and log is as they say
-	code           exitcode.Code  // where there is no error
-	raise          syscall.Signal // to end by
-	leaves         bool           // the backend that was opened can leave a lock to other processes
+	prepared       bool           // the flags are read and log is set up
+	code           exitcode.Code  // exit code if there is no error
+	raise          syscall.Signal // signal by which to end this process
+	leaves         bool           // the opened backend can leave a lock to other processes
 
-	from   map[string]string // where the value of a flag comes from; no entry: it is the default
-	unread []error           // of config files that are there
-	warned bool              // that ps shows a password
+	from   map[string]string // by flag: source of its value; no entry: the default
+	unread []error           // errors of config files that exist
+	warned bool              // the user was warned that ps shows a password
 }
 
-// Main runs the program with args, of which the first is its name, and returns
-// its exit code.
+// Main runs the program with args, which begin with its name, and returns its exit code.
 func Main(args []string, stdio IO) (code exitcode.Code) {
 	if len(args) > 2 && args[1] == proc.Heir {
 		return finishOrphan(stdio.In, lines.New(stdio.Err, args[2], slog.LevelInfo))
@@ -77,7 +76,7 @@ func Main(args []string, stdio IO) (code exitcode.Code) {
 	root := a.rootCommand()
 	root.SetArgs(args[1:])
 	err := root.Execute()
-	if out.err != nil && (err == nil || exitcode.Of(err) == exitcode.Bug) { // of helps and completions
+	if out.err != nil && (err == nil || exitcode.Of(err) == exitcode.Bug) { // such as help or completion
 		err = outputError(out.err)
 	}
 	if a.raise != 0 {
@@ -93,7 +92,7 @@ func Main(args []string, stdio IO) (code exitcode.Code) {
 	return exitcode.Of(err)
 }
 
-// formatAsked is the format of the log where the flags could not be read.
+// formatAsked returns the log format for errors that occur before the flags are read.
 func (a *app) formatAsked(root *cobra.Command, args []string) string {
 	for i, arg := range args {
 		if arg == "--" {
@@ -106,7 +105,7 @@ func (a *app) formatAsked(root *cobra.Command, args []string) string {
 			return args[i+1]
 		}
 	}
-	all, _ := a.sources(root) // what is wrong with them is not asked here
+	all, _ := a.sources(root) // errors of the sources are reported elsewhere
 	for _, look := range append(all, fromEnvironment) {
 		if value, _ := look("log-format"); value != "" {
 			return value
@@ -115,7 +114,7 @@ func (a *app) formatAsked(root *cobra.Command, args []string) string {
 	return ""
 }
 
-// oneLine makes one line of an error.
+// oneLine formats an error as one line.
 func oneLine(err error) string {
 	lines := strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\t' })
 	return strings.TrimPrefix(strings.Join(lines, " "), "holdfast: ")
@@ -138,7 +137,7 @@ after such locks. The backend, where they are kept, is given by a URL:
   holdfast run nightly-report -- ./report.sh
 `
 
-// gettingStarted is printed on a machine where no backend is set.
+// gettingStarted is printed if no backend is set.
 const gettingStarted = `Holdfast runs commands under a lock that several machines share.
 No backend is set, where the locks are kept. To see what it does without one:
   holdfast demo
@@ -163,7 +162,7 @@ For every new one, put that line into ~/.bashrc, ~/.zshrc (after compinit) or
 ~/.config/fish/config.fish.
 `
 
-// usageEnd is the end of every help.
+// usageEnd ends every help.
 const usageEnd = `
 Every flag can be set by a variable as well, --kill-after by HOLDFAST_KILL_AFTER,
 and in a config file: see holdfast config --help.
@@ -172,8 +171,8 @@ Write durations as 90s, 1m30s or 250ms; a number alone means seconds.
 All pages: https://github.com/holdfast-go/holdfast/blob/main/docs/README.md
 `
 
-// usageOf returns the help of one command below its text. It fits a screen, so it ends with the examples,
-// which most readers look for.
+// usageOf returns the usage part of a command's help. It fits a screen and ends with the examples, which most
+// readers look for.
 func usageOf(cmd *cobra.Command) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Usage: %s\n", cmd.UseLine())
@@ -199,7 +198,7 @@ func page(name string) string {
 	return "https://github.com/holdfast-go/holdfast/blob/main/docs/" + name
 }
 
-// Command returns the root of the commands, also for the manual that is made from them.
+// Command returns the root command, for the program and for the manual.
 func Command() *cobra.Command { return new(app).rootCommand() }
 
 func (a *app) rootCommand() *cobra.Command {
@@ -247,14 +246,14 @@ func (a *app) rootCommand() *cobra.Command {
 		a.runCommand(), a.electCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.checkCommand(),
 		a.showCommand(), a.listCommand(), a.watchCommand(), a.topCommand(), a.consoleCommand(), a.forceCommand(), a.doctorCommand(), a.leaksCommand(),
 		a.configCommand(), a.migrateCommand(), a.demoCommand(), a.versionCommand(),
-		&cobra.Command{Use: "exit-codes", Short: "What exit codes mean", Long: "Exit codes:\n\n" + exitcode.Help()}, // a topic, as it does nothing
+		&cobra.Command{Use: "exit-codes", Short: "What exit codes mean", Long: "Exit codes:\n\n" + exitcode.Help()}, // a help topic: the command does nothing
 	)
 	builtIn(root)
 	completeWords(root)
 	return root
 }
 
-// useOwnWords has errors of flags and the usage of a command in our words.
+// useOwnWords replaces cobra's texts for flag errors and usage.
 func useOwnWords(root *cobra.Command) {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
@@ -272,7 +271,7 @@ func useOwnWords(root *cobra.Command) {
 		return exitcode.Usagef("%w; %s", err, see)
 	})
 	usage := root.UsageFunc()
-	root.SetUsageFunc(func(cmd *cobra.Command) error { // a template would keep the linker from leaving methods out
+	root.SetUsageFunc(func(cmd *cobra.Command) error { // a template would keep the linker from removing unused methods
 		if cmd.HasParent() && cmd.Runnable() && !cmd.HasAvailableSubCommands() {
 			cmd.Print(usageOf(cmd))
 			return nil
@@ -287,7 +286,7 @@ func useOwnWords(root *cobra.Command) {
 func builtIn(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		cmd.InitDefaultHelpFlag()
-		cmd.Flags().Lookup("help").Hidden = true // who reads it knows
+		cmd.Flags().Lookup("help").Hidden = true // its reader knows it
 	}
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
@@ -310,7 +309,7 @@ func builtIn(root *cobra.Command) {
 	}
 }
 
-// completeWords completes the values of flags that take one of a few words, for all commands below root.
+// completeWords completes the values of flags with a fixed list of words, for all commands below root.
 func completeWords(root *cobra.Command) {
 	fixed := map[string][]string{"on-lost": {"term", "kill", "signal=INT", "signal=USR1", "warn"}, "log-format": {"text", "json"}, "output": {"table", "json"}}
 	complete := func(cmd *cobra.Command, f *pflag.Flag) {
@@ -319,7 +318,7 @@ func completeWords(root *cobra.Command) {
 			words = c.words
 		}
 		if words != nil {
-			_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) // fails for no flag of cmd
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) // cannot fail for a flag of cmd
 		}
 	}
 	root.PersistentFlags().VisitAll(func(f *pflag.Flag) { complete(root, f) })
@@ -328,7 +327,7 @@ func completeWords(root *cobra.Command) {
 	}
 }
 
-// errNoCommand returns the error for an unknown command, with the command that was probably meant.
+// errNoCommand returns the error for an unknown command, with the closest command.
 func errNoCommand(root *cobra.Command, name string) error {
 	text := "see holdfast --help"
 	if close := root.SuggestionsFor(name); len(close) > 0 {
@@ -337,7 +336,7 @@ func errNoCommand(root *cobra.Command, name string) error {
 	return exitcode.Usagef("there is no command %q; %s", name, text)
 }
 
-// noArguments refuses arguments.
+// noArguments rejects arguments.
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return exitcode.Usagef("%s takes no arguments, not %q", cmd.CommandPath(), args)
@@ -345,7 +344,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// setUp reads the variables and sets up the log, before any command runs.
+// setUp reads the variables and config files and sets up the log, before a command runs.
 func (a *app) setUp(cmd *cobra.Command) error {
 	if err := a.applySources(cmd.Root(), cmd.Flags()); err != nil {
 		return err
@@ -372,7 +371,7 @@ func (a *app) outputFlag(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&a.output, "output", "o", "table", "`format`: table or json")
 }
 
-// wantName takes the name for a command, verb, from the arguments, or from what else says it.
+// wantName returns the lock name for a command from the arguments, or otherwise, if there is none.
 func wantName(verb string, args []string, otherwise string) (string, error) {
 	switch {
 	case len(args) > 1:
@@ -387,13 +386,13 @@ func wantName(verb string, args []string, otherwise string) (string, error) {
 	return "", exitcode.Usagef("the name of the lock is missing, as in: holdfast %s nightly-report", verb)
 }
 
-// endBy ends this process, and whatever shares its group, by a signal.
+// endBy ends this process, and all others of its group, by a signal.
 func endBy(s syscall.Signal) {
 	signal.Reset(s)
 	signalGroup(s)
 }
 
-// watched remembers that something could not be written.
+// watched remembers the first write error.
 type watched struct {
 	io.Writer
 	err error
@@ -410,7 +409,7 @@ func (w *watched) Write(p []byte) (int, error) {
 
 var errOutput = errors.New("the output could not be written")
 
-// outputError gives the error of a write its code.
+// outputError wraps the error of a write in its exit code.
 func outputError(err error) error {
 	if err == nil {
 		return nil

@@ -52,7 +52,7 @@ func TestDocumentNamesEveryFlagOfRun(t *testing.T) {
 	})
 }
 
-// eachFlag calls see with every flag that a command takes.
+// eachFlag calls see with every flag of a command.
 func eachFlag(t *testing.T, command string, see func(*pflag.Flag)) {
 	t.Helper()
 	root := (&app{io: IO{Out: new(bytes.Buffer), Err: new(bytes.Buffer)}}).rootCommand()
@@ -69,8 +69,7 @@ func eachFlag(t *testing.T, command string, see func(*pflag.Flag)) {
 	cmd.InheritedFlags().VisitAll(all)
 }
 
-// TestEveryFlagHasAVariable sets each flag by its variable alone, to a value that
-// is wrong for it: the error must name the variable.
+// The test sets each flag by its variable alone, to a wrong value. The error must name the variable.
 func TestEveryFlagHasAVariable(t *testing.T) {
 	wrong := map[string]string{"bool": "maybe", "int": "many"}
 	for _, name := range []string{"duration", "code", "policy", "word"} {
@@ -79,7 +78,7 @@ func TestEveryFlagHasAVariable(t *testing.T) {
 	eachFlag(t, "run", func(f *pflag.Flag) {
 		value, ok := wrong[f.Value.Type()]
 		if !ok {
-			return // a string, which takes anything
+			return // a string, which accepts any value
 		}
 		t.Run(f.Name, func(t *testing.T) { // not parallel: the environment is the process's
 			t.Setenv(variableName(f.Name), value)
@@ -91,8 +90,7 @@ func TestEveryFlagHasAVariable(t *testing.T) {
 	})
 }
 
-// TestWrongValuesAreToldPlainly checks that the error of a wrong value is about the flag, without
-// words of the parsing library.
+// The error of a wrong value names the flag and has no words of the parsing library.
 func TestWrongValuesAreToldPlainly(t *testing.T) {
 	t.Parallel()
 	for flag, want := range map[string]string{
@@ -112,8 +110,7 @@ func call(args ...string) (code exitcode.Code, out, log string) {
 	return code, o.String(), l.String()
 }
 
-// TestErrorsHaveTheFormatOfTheLog holds that what reads JSON gets it for wrong usage too, by
-// whatever the format is set.
+// A program that reads JSON gets JSON also for wrong usage, however the format is set.
 func TestErrorsHaveTheFormatOfTheLog(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config")
 	if err := os.WriteFile(file, []byte("log-format = json\n"), 0o600); err != nil {
@@ -155,14 +152,14 @@ type panicking struct{}
 
 func (panicking) Write([]byte) (int, error) { panic("no") }
 
-// TestHelpFitsAScreen holds that the help of a command is no longer than a terminal, but for those
-// with many flags, and ends with two examples, which the tests of this module's root run.
+// The help of a command fits on a terminal, except for commands with many flags. It ends with two examples,
+// which the tests of this module's root run.
 func TestHelpFitsAScreen(t *testing.T) {
 	t.Parallel()
 	for _, cmd := range Command().Commands() {
 		most := 24
 		switch cmd.Name() {
-		case "help", "completion", "exit-codes": // topics
+		case "help", "completion", "exit-codes": // help topics
 			continue
 		case "run", "elect":
 			most = 40
@@ -195,7 +192,7 @@ func TestHelpLinksToAnExistingPage(t *testing.T) {
 	}
 }
 
-// commandNames returns the name of each command that has a help of its own.
+// commandNames returns the name of each command with its own help.
 func commandNames() (all [][]string) {
 	for _, cmd := range Command().Commands() {
 		if cmd.Runnable() && !cmd.HasAvailableSubCommands() && cmd.Name() != "help" {
@@ -246,7 +243,7 @@ func TestWaitAndNoWait(t *testing.T) {
 		name        string
 		wait        patience
 		noWait      bool
-		given       string // the flags given; the rest is by variables
+		given       string // flags on the command line; the rest is set by variables
 		want, fails bool
 	}{
 		{"ForEver", patience{}, false, "", false, false},
@@ -268,7 +265,7 @@ func TestGuardAndNoGuard(t *testing.T) {
 	for _, row := range []struct {
 		name           string
 		guard, noGuard bool
-		given          string // the flags given; the rest are defaults
+		given          string // flags on the command line; the rest are defaults
 		want, fails    bool
 	}{
 		{"Neither", true, false, "", true, false},
@@ -289,8 +286,7 @@ func TestGuardAndNoGuard(t *testing.T) {
 	}
 }
 
-// TestShownCommandHidesSecrets holds that the words say what runs, and that
-// what may be a secret is not among them.
+// The text shows what runs, and nothing that may be a secret.
 func TestShownCommandHidesSecrets(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -407,7 +403,7 @@ func TestConsolePageNamesEveryFlagOfItsCommands(t *testing.T) {
 	}
 }
 
-// TestInterruptedPromptChangesNothing, as what it asks about is not to be undone.
+// The question is about a change that cannot be undone.
 func TestInterruptedPromptChangesNothing(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -82,7 +82,7 @@ func (a *app) runConsole(prefix string, fl *consoleFlags) error {
 			}
 		}
 	}
-	opts.Refused = func(address string) { // also with -q: somebody may be guessing
+	opts.Refused = func(address string) { // also with -q: an attacker may be guessing
 		a.log.Error("the console was given a wrong token, and took nothing away", "address", address)
 	}
 	server := console.New(opts)
@@ -92,7 +92,7 @@ func (a *app) runConsole(prefix string, fl *consoleFlags) error {
 	return server.Serve(ctx, listener)
 }
 
-// listen takes the address.
+// listen opens the address.
 func listen(ctx context.Context, address string) (net.Listener, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", address)
@@ -110,11 +110,11 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// announce prints the address of the console, and the token, which is printed only here.
+// announce prints the address of the console and its token, which is printed only here.
 func (a *app) announce(addr net.Addr, token string) error {
 	here := addr.String()
 	at, err := netip.ParseAddrPort(here)
-	if err == nil && at.Addr().IsUnspecified() { // no browser can call that
+	if err == nil && at.Addr().IsUnspecified() { // a browser cannot connect to that address
 		here = fmt.Sprintf("localhost:%d", at.Port())
 	}
 	if err == nil && !at.Addr().IsLoopback() {

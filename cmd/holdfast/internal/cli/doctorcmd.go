@@ -76,7 +76,7 @@ func (a *app) runDoctor(fl *doctorFlags) error {
 	return a.writeTable(findingRows(findings, counts))
 }
 
-// areChecks refuses the names of checks that there are not.
+// areChecks rejects unknown names of checks.
 func areChecks(names []string) error {
 	for _, name := range names {
 		if slices.Contains(driverkit.Checks, name) {
@@ -90,7 +90,7 @@ func areChecks(names []string) error {
 	return nil
 }
 
-// diagnose looks at the backend, in whatever state it is.
+// diagnose runs the doctor on the backend, even if the backend cannot be opened.
 func (a *app) diagnose(ctx context.Context, ttl time.Duration) ([]holdfast.Finding, error) {
 	file := a.fileOfBackend()
 	if err := a.loadBackend(); err != nil {
@@ -108,7 +108,7 @@ func (a *app) diagnose(ctx context.Context, ttl time.Duration) ([]holdfast.Findi
 	return found, a.nameSetting(err)
 }
 
-// fileOfBackend is the file that has the backend; empty: none has.
+// fileOfBackend returns the file that names the backend; empty: none.
 func (a *app) fileOfBackend() string {
 	at := max(strings.LastIndex(a.from["backend"], ":"), 0) // the line of a config file
 	return cmp.Or(a.backendFile, a.from["backend"][:at])
@@ -117,8 +117,8 @@ func (a *app) fileOfBackend() string {
 // urgency is the order in which findings are shown.
 var urgency = []driver.Verdict{driver.VerdictFault, driver.VerdictWarning, driver.VerdictSkipped, driver.VerdictOK}
 
-// findingRows returns the findings for which shown is true, the worst first. A finding that several
-// nodes share is one row.
+// findingRows returns the findings for which shown is true, the worst first. Nodes with the same finding share
+// a row.
 func findingRows(findings []holdfast.Finding, shown func(holdfast.Finding) bool) [][]string {
 	all := make(map[string]bool)
 	nodes := make(map[holdfast.Finding][]string)

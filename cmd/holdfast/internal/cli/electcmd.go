@@ -33,7 +33,7 @@ or credentials, a missing program.
 `
 
 const (
-	quickEnd   = 10 * time.Second // a command that lasts no longer is not well
+	quickEnd   = 10 * time.Second // a command that ends sooner counts as failed
 	pauseFirst = time.Second
 	maxPause   = time.Minute
 )
@@ -60,7 +60,7 @@ func (a *app) runElect(cmd *cobra.Command, fl *runFlags, args []string) error {
 	defer j.close()
 	ctx, stop := interruptibleBy(syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	signal.Notify(make(chan os.Signal, 1), run.Passed...) // they are for the command, and between two of them for nobody
+	signal.Notify(make(chan os.Signal, 1), run.Passed...) // they are for the command; between two commands they are dropped
 	runner := j.newRunner(true)
 	started := runner.Started
 	runner.Take = campaign
@@ -78,7 +78,7 @@ func (a *app) runElect(cmd *cobra.Command, fl *runFlags, args []string) error {
 		}
 		if res.Status.ExitCode == exitcode.Signal(syscall.SIGHUP) && res.Status.Outcome == run.Signal {
 			j.manager.reloaded()
-			continue // it is for a command that runs
+			continue // only a running command gets it
 		}
 		if isFinal(res) {
 			a.code = res.Status.ExitCode
@@ -95,7 +95,7 @@ func (a *app) runElect(cmd *cobra.Command, fl *runFlags, args []string) error {
 	}
 }
 
-// campaign takes the lock of a plan as a leader.
+// campaign acquires the lock of a plan as a leader.
 func campaign(ctx context.Context, client *holdfast.Client, p *run.Plan) (run.Held, error) {
 	opts := p.Options()
 	opts.Note = ""
@@ -137,8 +137,8 @@ func (j *job) waitBeforeRetry(ctx context.Context, res run.Result, failures int)
 	}
 }
 
-// logSignal waits for the end of ctx and logs the signal that ended the elect. ctx may end a moment
-// after the command received the signal.
+// logSignal waits for the end of ctx and logs the signal that ended elect. ctx may end a moment after the
+// command got the signal.
 func (j *job) logSignal(ctx context.Context) {
 	<-ctx.Done()
 	which := "a signal"

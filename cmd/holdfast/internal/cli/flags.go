@@ -11,8 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 )
 
-// plainError replaces strconv's error for a flag of kind by one that names the values which the flag
-// takes.
+// plainError replaces strconv's error for a flag of kind by one that names the allowed values.
 func plainError(kind string, err error) error {
 	switch {
 	case kind == "bool":
@@ -23,7 +22,7 @@ func plainError(kind string, err error) error {
 	return err
 }
 
-// duration is a flag's value: Go's notation, or a number of seconds.
+// duration is a flag value: Go's notation, or a number of seconds.
 type duration time.Duration
 
 // Set implements pflag.Value.
@@ -56,7 +55,7 @@ func (d *duration) String() string {
 // Type implements pflag.Value.
 func (d *duration) Type() string { return "duration" }
 
-// span is a duration of which some is needed.
+// span is a duration that must be positive.
 type span struct{ duration }
 
 // Set implements pflag.Value.
@@ -70,7 +69,7 @@ func (d *span) Set(s string) error {
 	return nil
 }
 
-// optional is a duration of which 0 means another thing than nothing said.
+// optional is a duration for which 0 differs from unset.
 type optional struct {
 	duration
 	set bool
@@ -82,11 +81,11 @@ func (o *optional) Set(s string) error {
 	return o.duration.Set(s)
 }
 
-// patience is the value of --wait: unset means for ever, 0 not at all.
+// patience is the value of --wait: unset means without limit, 0 not at all.
 type patience struct{ optional }
 
-// isNone reports whether there is no wait at all. If one source sets both flags, flags are rejected;
-// of variables or lines of a file, the one without a wait wins.
+// isNone reports whether the command does not wait. If the command line sets both flags, isNone rejects them;
+// in variables or lines of a file, --no-wait wins.
 func (p *patience) isNone(noWait bool, given func(string) bool) (bool, error) {
 	if noWait && p.set && p.duration > 0 && given("no-wait") && given("wait") {
 		return false, exitcode.Usagef("--no-wait and --wait %v contradict each other; give one of them", time.Duration(p.duration))
@@ -94,7 +93,7 @@ func (p *patience) isNone(noWait bool, given func(string) bool) (bool, error) {
 	return noWait || p.set && p.duration == 0, nil
 }
 
-// code is a flag's value: an exit code.
+// code is a flag value: an exit code.
 type code exitcode.Code
 
 // Set implements pflag.Value.
@@ -113,7 +112,7 @@ func (c *code) String() string { return strconv.Itoa(int(*c)) }
 // Type implements pflag.Value.
 func (c *code) Type() string { return "code" }
 
-// choice is a flag's value: one of several words.
+// choice is a flag value: one of several words.
 type choice struct {
 	value string
 	words []string

@@ -28,8 +28,7 @@ func TestDuration(t *testing.T) {
 	}
 }
 
-// FuzzDuration holds that what is taken is not negative, and is read again as what
-// it is written.
+// FuzzDuration: an accepted duration is not negative, and its text parses to the same value.
 func FuzzDuration(f *testing.F) {
 	for _, text := range []string{"90s", "1m30s", "0.5", "1e9", "-1e9", "1e10", "NaN", "-0", "9223372036s", "0x10", "1_000"} {
 		f.Add(text)
@@ -50,7 +49,7 @@ func FuzzDuration(f *testing.F) {
 	})
 }
 
-// FuzzCode holds that an exit code which is taken is one that a process can end with.
+// FuzzCode: an accepted exit code is one that a process can have.
 func FuzzCode(f *testing.F) {
 	for _, text := range []string{"0", "75", "255", "256", "-1", "+5", "007", "0x10", " 1", ""} {
 		f.Add(text)
@@ -66,8 +65,8 @@ func FuzzCode(f *testing.F) {
 	})
 }
 
-// FuzzTicket holds that a file of another origin is refused as wrong usage, or names a
-// lease that can be asked for.
+// FuzzTicket: a file of another origin is rejected as wrong usage, or names a lease that the backend can be
+// asked about.
 func FuzzTicket(f *testing.F) {
 	for _, text := range []string{
 		`{"name":"a","token":7,"owner":"c.1","ttl_ms":1000,"expires_at":"2030-01-02T03:04:05Z"}`,

@@ -121,10 +121,10 @@ func (a *app) confirmForce(ctx context.Context, st holdfast.Status, yes bool) er
 	return err
 }
 
-// errNotConfirmed is an answer that is not the one asked for.
+// errNotConfirmed reports an answer other than the requested one.
 var errNotConfirmed = exitcode.Usagef("that was not confirmed; nothing was done")
 
-// askConfirmation asks for an answer on the terminal, and returns nil if it is the one wanted.
+// askConfirmation asks a question on the terminal. It returns nil if the answer is want.
 func (a *app) askConfirmation(ctx context.Context, question, want string) error {
 	fmt.Fprint(a.io.Err, question)
 	line := make(chan string, 1)
@@ -142,7 +142,7 @@ func (a *app) askConfirmation(ctx context.Context, question, want string) error 
 		}
 		return nil
 	case <-ctx.Done():
-		fmt.Fprintln(a.io.Err) // the message is not to stand behind the question
+		fmt.Fprintln(a.io.Err) // put the message on a line of its own
 		if why, ok := errors.AsType[exitcode.Interruption](context.Cause(ctx)); ok {
 			why.What = "this command before it was confirmed; nothing was done"
 			return why
@@ -151,7 +151,7 @@ func (a *app) askConfirmation(ctx context.Context, question, want string) error 
 	}
 }
 
-// failsOver reports whether another server may replace one of the backend.
+// failsOver reports whether another server may replace a server of the backend.
 func (a *app) failsOver() bool {
 	for _, kind := range []string{"+sentinel", "+replicas", "+cluster"} {
 		if strings.Contains(a.backendScheme(), kind) {

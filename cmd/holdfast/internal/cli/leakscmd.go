@@ -23,7 +23,7 @@ type leakFlags struct {
 	textfile string
 }
 
-// leak is a redis.Leak and what was done about it.
+// leak is a redis.Leak and whether it was deleted.
 type leak struct {
 	redis.Leak
 	Deleted bool `json:"deleted,omitempty"`
@@ -97,7 +97,7 @@ func (a *app) runLeaks(fl *leakFlags) error {
 	return nil
 }
 
-// openRedis opens the backend, which has to be Redis or Valkey.
+// openRedis opens the backend, which must be Redis or Valkey.
 func (a *app) openRedis(ctx context.Context, opts *driver.OpenOptions) (*redis.Driver, error) {
 	if err := a.loadBackend(); err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func (a *app) openRedis(ctx context.Context, opts *driver.OpenOptions) (*redis.D
 	return drv.(*redis.Driver), nil
 }
 
-// keptRows explains the row that a database keeps for each name; "" for a service that keeps none.
+// keptRows explains that a database keeps a row for each name; "" for other services.
 func keptRows(drv driver.Driver) string {
 	if _, tables := drv.(migrator); !tables {
 		return ""
@@ -130,7 +130,7 @@ func keptRows(drv driver.Driver) string {
 	return ", and each name keeps a row, which has its token. How to purge them: " + page(name)
 }
 
-// findLeaks collects the leaks, with a bar where somebody watches.
+// findLeaks collects the leaks. It draws a progress bar on a terminal.
 func (a *app) findLeaks(ctx context.Context, drv *redis.Driver) (leaks []leak, asked error) {
 	progress, done := a.progressBar()
 	defer done()
@@ -143,13 +143,13 @@ func (a *app) findLeaks(ctx context.Context, drv *redis.Driver) (leaks []leak, a
 	return leaks, nil
 }
 
-// barWidth and barEvery are how wide a bar is, and how often it is drawn.
+// barWidth is the width of the bar, and barEvery the interval at which it is drawn.
 const (
 	barWidth = 40
 	barEvery = 100 * time.Millisecond
 )
 
-// progressBar draws how far a look has come, where stderr is a terminal.
+// progressBar draws the progress of a search if stderr is a terminal.
 func (a *app) progressBar() (progress func(done, all int64), erase func()) {
 	file, ok := a.io.Err.(*os.File)
 	if !ok || !isTerminal(file) || a.quiet {
@@ -169,7 +169,7 @@ func (a *app) progressBar() (progress func(done, all int64), erase func()) {
 		}
 }
 
-// deleteLeaks deletes the leaks that can be deleted, after confirmation.
+// deleteLeaks asks for confirmation and deletes the leaks that can be deleted.
 func (a *app) deleteLeaks(ctx context.Context, drv *redis.Driver, leaks []leak, yes bool) error {
 	fixable := 0
 	for _, l := range leaks {
@@ -203,7 +203,7 @@ func (a *app) deleteLeaks(ctx context.Context, drv *redis.Driver, leaks []leak, 
 	return nil
 }
 
-// writeLeaks prints the leaks. whole is false if a part of the keys could not be read: then nobody knows that there are no others.
+// writeLeaks prints the leaks. whole is false if some keys could not be read: then there may be more leaks.
 func (a *app) writeLeaks(leaks []leak, whole bool) error {
 	if a.output == "json" {
 		return a.writeJSON(append([]leak{}, leaks...))
@@ -225,7 +225,7 @@ func (a *app) writeLeaks(leaks []leak, whole bool) error {
 	return a.writeTable(rows)
 }
 
-// leakMetrics are the leaks as the node exporter reads them from a text file.
+// leakMetrics formats the leaks for the textfile collector of the node exporter.
 func leakMetrics(leaks []leak) []byte {
 	count := 0
 	for _, l := range leaks {

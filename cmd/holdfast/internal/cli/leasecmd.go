@@ -24,8 +24,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// ticket is a lease that outlives the process which took it. A process that has it
-// can renew and release the lease.
+// ticket is a lease that outlives the process which acquired it. A process that has the ticket can renew and
+// release the lease.
 type ticket struct {
 	Name      string         `json:"name"`
 	Token     holdfast.Token `json:"token"`
@@ -40,13 +40,13 @@ func newTicket(l *holdfast.Lease, ttl time.Duration) ticket {
 	}
 }
 
-// ticketFlags say which lease is meant.
+// ticketFlags name a lease.
 type ticketFlags struct {
 	token int64
 	owner string
 	file  string
 	ttl   span
-	// changes reports that --ttl was given.
+	// changes is true if --ttl was given.
 	changes bool
 }
 
@@ -58,8 +58,8 @@ func (fl *ticketFlags) addFlags(cmd *cobra.Command) {
 	f.StringVar(&fl.file, "file", "", "`file` that acquire wrote, in place of these")
 }
 
-// readTicket puts together what flags, the file and, inside a run, the environment say, for a command, verb. A file that is not there
-// is ErrLost: release has removed it.
+// readTicket combines what the flags, the file and, inside a run, the environment contain. A missing file
+// gives ErrLost: release has removed it.
 func (fl *ticketFlags) readTicket(verb string, args []string) (t ticket, err error) {
 	if fl.file != "" {
 		text, err := report.ReadFile(fl.file)
@@ -99,11 +99,11 @@ func (fl *ticketFlags) readTicket(verb string, args []string) (t ticket, err err
 	return t, nil
 }
 
-// checkVerb is the command that a token suffices for: it changes nothing.
+// checkVerb is the command that needs only a token, because it changes nothing.
 const checkVerb = "check"
 
-// readAll is read, or, inside a run of several names where none is given, what the environment
-// says of each.
+// readAll returns the ticket of readTicket. Inside a run of several names, if no lease is named, it returns
+// one for each name.
 func (fl *ticketFlags) readAll(args []string) (all []ticket, err error) {
 	if inside := run.Inside(); len(inside) > 1 && len(args) == 0 && fl.file == "" && fl.token == 0 && fl.owner == "" {
 		for _, l := range inside {
@@ -152,9 +152,8 @@ for --ttl. No process renews it until holdfast renew does: prefer run.
 	return cmd
 }
 
-// acquireTicket takes a lock for the reader of the output. If the output cannot be
-// written, the lock is given back: a lease that no process knows would only
-// block the others.
+// acquireTicket acquires a lock and prints its ticket. If the output cannot be written, it releases the lock:
+// a lease that no process knows would only block others.
 func (a *app) acquireTicket(name, file string, opts *holdfast.AcquireOptions, once bool) error {
 	if err := cmp.Or(a.loadBackend(), a.fitTTL("ttl", &opts.TTL)); err != nil {
 		return err
@@ -167,7 +166,7 @@ func (a *app) acquireTicket(name, file string, opts *holdfast.AcquireOptions, on
 	ctx, stop := signalContext()
 	defer stop()
 	w := newWait(a.log, name)
-	parent := os.Getppid() // this process has gone when somebody looks
+	parent := os.Getppid() // this process will have ended, so name its parent
 	options := a.waiterOptions(cmp.Or(proc.Name(parent), "holdfast"), w)
 	options.Holder.PID = parent
 	patience := run.Patience{Most: opts.Wait, Began: time.Now()}
@@ -200,19 +199,19 @@ func (a *app) acquireTicket(name, file string, opts *holdfast.AcquireOptions, on
 	}
 	t := newTicket(lease, opts.TTL)
 	if err := a.writeTicket(t, place); err != nil {
-		return errors.Join(err, client.Close()) // which releases
+		return errors.Join(err, client.Close()) // Close releases the lock
 	}
 	return errors.Join(lease.Detach(), client.Close())
 }
 
-// protectFile rejects a file whose lease still has the lock, since no other copy of the lease is known.
+// protectFile rejects a file whose lease is still held, because no other copy of the lease may exist.
 func (a *app) protectFile(ctx context.Context, client *holdfast.Client, file string, kept bool) error {
 	if !kept {
 		return nil
 	}
 	var t ticket
 	if text, err := report.ReadFile(file); err != nil || json.Unmarshal(text, &t) != nil || t.Name == "" {
-		return nil // nothing is in it that could be lost
+		return nil // the file has no lease
 	}
 	if st, err := client.Inspect(ctx, t.Name); err == nil && t.isIn(st) {
 		return exitcode.Usagef("--file %s has a lease of %q that still has the lock; release it first, or name another file", file, t.Name)
@@ -220,7 +219,7 @@ func (a *app) protectFile(ctx context.Context, client *holdfast.Client, file str
 	return nil
 }
 
-// writeTicket writes the lease to the file and to stdout.
+// writeTicket writes the ticket to the file and to stdout.
 func (a *app) writeTicket(t ticket, file *report.Place) error {
 	if err := file.Write(t.text()); err != nil {
 		return exitcode.With(exitcode.Output, err)
@@ -235,7 +234,7 @@ func (a *app) writeTicket(t ticket, file *report.Place) error {
 func (t ticket) text() []byte {
 	text, err := json.MarshalIndent(t, "", "  ")
 	if err != nil {
-		panic(err) // there is nothing in it that JSON does not know
+		panic(err) // cannot fail: strings, numbers and times
 	}
 	return append(view.EscapeJSON(text), '\n')
 }
@@ -334,7 +333,7 @@ func (a *app) releaseTicket(ctx context.Context, fl *ticketFlags, _ ticket, drv 
 	return err
 }
 
-// withGrant does something to the lease that the flags name, if it stands.
+// withGrant calls do with the lease that the flags name, if it is held.
 func (a *app) withGrant(
 	fl *ticketFlags, args []string, verb string,
 	do func(context.Context, *ticketFlags, ticket, driver.Driver, driver.Grant) error,
@@ -387,7 +386,7 @@ written later.
 		RunE: func(cmd *cobra.Command, args []string) error {
 			all, err := fl.readAll(args)
 			switch {
-			case errors.Is(err, holdfast.ErrLost): // it was released, and its file removed
+			case errors.Is(err, holdfast.ErrLost): // released, and its file removed
 				a.code = exitcode.No
 				return a.writeCheck(all[0], holdfast.Status{}, false, strings.TrimPrefix(err.Error(), holdfast.ErrLost.Error()+": "))
 			case err != nil:
@@ -420,7 +419,7 @@ func (a *app) checkTicket(ctx context.Context, client *holdfast.Client, t ticket
 	return a.writeCheck(t, st, held, t.describeGone(st))
 }
 
-// writeCheck prints whether a lease is held, or else what stands in its place.
+// writeCheck prints whether a lease is held, or what has replaced it.
 func (a *app) writeCheck(t ticket, st holdfast.Status, held bool, gone string) error {
 	if a.output == "json" {
 		return a.writeJSON(map[string]any{"name": t.Name, "token": t.Token, "held": held, "remaining_ms": remainingMillis(st, held)})
@@ -440,15 +439,15 @@ func remainingMillis(st holdfast.Status, held bool) int64 {
 	return st.Remaining.Milliseconds()
 }
 
-// grant is the owner and the first token of the grant that t belongs to.
+// grant returns the owner and the first token of the grant of t.
 func (t ticket) grant() (owner string, first holdfast.Token) {
 	owner, token := driver.GrantOf(t.Owner, int64(t.Token))
 	return owner, holdfast.Token(token)
 }
 
-// isIn reports whether st describes the lease of t. If the owner is the same, most of its nodes may
-// have a later token, which they gave it after the lease was granted. A reader's token belongs to the
-// name, and its place has another token.
+// isIn reports whether st describes the lease of t. With the same owner, most nodes may have a later token,
+// which they gave it after the grant. The token of a reader belongs to the name, and its place has another
+// token.
 func (t ticket) isIn(st holdfast.Status) bool {
 	owner, first := t.grant()
 	if owner != "" && owner == st.Owner && strings.HasPrefix(st.Holder.Note, "reader of ") {
@@ -457,7 +456,7 @@ func (t ticket) isIn(st holdfast.Status) bool {
 	return st.Held && (owner == "" && first == st.Token || owner == st.Owner && (first <= st.Token || t.knownByNode(st)))
 }
 
-// knownByNode reports whether some node on which t has the lock also knows t's token.
+// knownByNode reports whether a node on which t has the lock also knows t's token.
 func (t ticket) knownByNode(st holdfast.Status) bool {
 	owner, first := t.grant()
 	return st.Held && owner == st.Owner && slices.ContainsFunc(st.Nodes, func(n holdfast.NodeView) bool {

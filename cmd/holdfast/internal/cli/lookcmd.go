@@ -42,7 +42,7 @@ func (a *app) showCommand() *cobra.Command {
 	return cmd
 }
 
-// show prints the holder of a lock, or, with ask, answers whether anybody holds it.
+// show prints the holder of a lock, or, with ask, reports whether the lock is held.
 func (a *app) show(ctx context.Context, client *holdfast.Client, name string, ask bool) error {
 	st, asked := client.Inspect(ctx, name)
 	if asked != nil && !(errors.Is(asked, holdfast.ErrUnavailable) && view.Unknown(st)) {
@@ -68,13 +68,14 @@ func (a *app) show(ctx context.Context, client *holdfast.Client, name string, as
 	if err := a.writeStatus(st, queue, slots); err != nil {
 		return err
 	}
-	return asked // what the nodes that are left know has been shown
+	return asked // the other nodes' answers were printed
 }
 
 // queueShown is the number of waiters that show prints.
 const queueShown = 20
 
-// slotRows returns the holders of the slots of the semaphore name, or of an RWLock's readers, if the backend answers in time.
+// slotRows returns the holders of the slots of a semaphore, or of an RWLock's readers, if the backend answers
+// in time.
 func (a *app) slotRows(ctx context.Context, client *holdfast.Client, name string) (rows [][]string) {
 	ctx, cancel := context.WithTimeout(ctx, pace.HintTime())
 	defer cancel()
@@ -199,10 +200,10 @@ func (a *app) printList(ctx context.Context, client *holdfast.Client, prefix str
 			return err
 		}
 	}
-	return asked // of a list that is cut short, what is known has been shown
+	return asked // the part of the list that was read has been printed
 }
 
-// listPrinter prints locks as they come, and what ends a list.
+// listPrinter returns functions that print a lock of a list, and end the list.
 func (a *app) listPrinter() (print func(holdfast.Status) error, end func() error) {
 	if a.output == "json" {
 		j := &array{out: a.io.Out}
@@ -223,7 +224,8 @@ func listRow(st holdfast.Status) []string {
 	return row
 }
 
-// completeNames offers the locks that are held, for the shell's completion, but for names that a shell would read as more than a word.
+// completeNames returns the names of held locks for the shell's completion, without names that a shell would
+// not read as one word.
 func (a *app) completeNames(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	a.quiet = true
 	if len(args) > 0 || a.setUp(cmd) != nil {

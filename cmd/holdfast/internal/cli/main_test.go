@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
 )
 
-// TestMain takes the variables away by which the tests themselves are told something: the command would name them.
+// TestMain removes the variables that configure the tests: the command would warn about them.
 func TestMain(m *testing.M) {
 	for _, entry := range os.Environ() {
 		if name, _, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "HOLDFAST_") {

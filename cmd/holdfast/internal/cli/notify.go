@@ -12,21 +12,22 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// A service that waits for its lock asks for extension more every extendEvery, so that one message may be late.
+// A service that waits for its lock requests extension more every extendEvery, so that one message may be
+// late.
 const (
 	extension   = 30 * time.Second
 	extendEvery = 10 * time.Second
 )
 
-// manager is the service manager that started this process, if it wants to hear of it:
-// systemd, by the protocol of sd_notify(3). nil: nobody does.
+// manager is the service manager that started this process, if it wants notifications: systemd, by the
+// protocol of sd_notify(3). nil: there is none.
 type manager struct {
 	conn    net.Conn
-	watched func() // ends the messages to the watchdog
-	waited  func() // ends the requests for more time to start
+	watched func() // stops the watchdog messages
+	waited  func() // stops the requests for more start time
 }
 
-// newManager finds it. What cannot be told to it is no reason not to run.
+// newManager connects to the manager. If that fails, the command runs without it.
 func newManager() *manager {
 	socket := os.Getenv("NOTIFY_SOCKET")
 	if socket == "" {
@@ -43,7 +44,7 @@ func newManager() *manager {
 	return m
 }
 
-// watchdogInterval returns the interval in which systemd expects a sign of life, or 0.
+// watchdogInterval returns the interval at which systemd expects a watchdog message, or 0.
 func watchdogInterval() time.Duration {
 	usec, err := strconv.ParseInt(os.Getenv("WATCHDOG_USEC"), 10, 64)
 	if pid := os.Getenv("WATCHDOG_PID"); err != nil || usec <= 0 || pid != "" && pid != strconv.Itoa(os.Getpid()) {
@@ -52,7 +53,8 @@ func watchdogInterval() time.Duration {
 	return time.Duration(usec) * time.Microsecond
 }
 
-// sendRepeatedly sends text at once and then again and again, until stop is called. stop blocks until nothing is sent any more.
+// sendRepeatedly sends text at once and then at each interval until stop is called. stop waits for the last
+// message.
 func (m *manager) sendRepeatedly(text string, every time.Duration) (stop func()) {
 	over := make(chan struct{})
 	var sent sync.WaitGroup
@@ -73,12 +75,12 @@ func (m *manager) sendRepeatedly(text string, every time.Duration) (stop func())
 func (m *manager) send(text string) {
 	if m != nil {
 		m.conn.SetWriteDeadline(time.Now().Add(pace.ManagerTime()))
-		m.conn.Write([]byte(text)) // it may have gone, and this process goes on
+		m.conn.Write([]byte(text)) // ignore an error: the manager may be gone
 	}
 }
 
-// waiting reports to systemd what the service waits for before it is ready. Until then systemd is
-// asked not to give up on it, since the wait for a lock has bounds of its own.
+// waiting reports what the service waits for, and requests more start time until it is ready: the wait for a
+// lock has its own limits.
 func (m *manager) waiting(format string, args ...any) {
 	m.sendStatus(format, args...)
 	if m != nil {
@@ -86,10 +88,10 @@ func (m *manager) waiting(format string, args ...any) {
 	}
 }
 
-// ready reports to systemd that the service is ready, and what it does.
+// ready reports that the service is ready, and its status.
 func (m *manager) ready(format string, args ...any) {
 	if m != nil {
-		m.waited() // or it would extend the time for which a service that stands may run
+		m.waited() // a ready service must not extend its run time
 	}
 	m.send("READY=1\nSTATUS=" + view.Printable(fmt.Sprintf(format, args...)))
 }
@@ -98,8 +100,8 @@ func (m *manager) sendStatus(format string, args ...any) {
 	m.send("STATUS=" + view.Printable(fmt.Sprintf(format, args...)))
 }
 
-// reloaded answers a HUP, by which the manager asks for a reload under Type=notify-reload. What the command does about it is
-// not known, so the reload is over when the command has been told.
+// reloaded answers a HUP, by which the manager requests a reload under Type=notify-reload. Nothing shows when
+// the command has reloaded, so the reload ends once the command got the signal.
 func (m *manager) reloaded() {
 	m.send(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", monotonicTime().Microseconds()))
 	m.send("READY=1")

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// systemd stands for systemd. It returns what the service sends, one message after the other.
+// systemd opens a socket in place of systemd's. hear returns the next message of the service.
 func systemd(t *testing.T) (hear func() string) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "notify")
@@ -31,7 +31,7 @@ func systemd(t *testing.T) (hear func() string) {
 	}
 }
 
-// TestManagerHearsThatTheServiceLives holds that systemd is told what it asks for.
+// The service sends what systemd asks for.
 func TestManagerHearsThatTheServiceLives(t *testing.T) {
 	hear := systemd(t)
 	t.Setenv("WATCHDOG_USEC", "20000")
@@ -62,8 +62,8 @@ func TestManagerHearsThatTheServiceLives(t *testing.T) {
 	m.close()
 }
 
-// TestWaitingServiceExtendsStartTimeout holds that a start that waits for its lock is extended, and a service that
-// stands is not: that would lift RuntimeMaxSec.
+// A service that waits for its lock extends its start time. A ready service does not: that would override
+// RuntimeMaxSec.
 func TestWaitingServiceExtendsStartTimeout(t *testing.T) {
 	hear := systemd(t)
 	m := newManager()
@@ -92,8 +92,8 @@ func TestWaitingServiceExtendsStartTimeout(t *testing.T) {
 	}
 }
 
-// TestAReloadIsAnswered holds to what systemd.service(5) asks of Type=notify-reload: a time of CLOCK_MONOTONIC not before the
-// signal, and then READY=1.
+// systemd.service(5) requires for Type=notify-reload a CLOCK_MONOTONIC time not before the signal, and then
+// READY=1.
 func TestAReloadIsAnswered(t *testing.T) {
 	hear := systemd(t)
 	m := newManager()

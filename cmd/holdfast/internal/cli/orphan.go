@@ -19,11 +19,11 @@ import (
 	"github.com/holdfast-go/holdfast/sharding"
 )
 
-// orphan is the leases whose holder is gone. The guard gets it through a pipe, and passes it on
-// through another: nobody else can read them, and the backend may have a password.
+// orphan has the leases whose holder is gone. The guard gets it through a pipe, and passes it on through
+// another, so that no other process can read the leases or a password of the backend.
 type orphan struct {
 	Backend   string        `json:"backend"`
-	Leases    []run.Lease   `json:"leases"` // with the owners of grants
+	Leases    []run.Lease   `json:"leases"` // with the owners of their grants
 	TTL       time.Duration `json:"ttl"`
 	KeepUntil boot.Instant  `json:"keep_until"` // --hold-at-least
 }
@@ -37,7 +37,7 @@ func (a *app) encodeOrphan(held run.Held, ttl, least time.Duration) []byte {
 	return jsonLine(o)
 }
 
-// finishOrphan does what is left to do when a guard has killed a group.
+// finishOrphan does the remaining work after a guard has killed a group.
 func finishOrphan(in io.Reader, log *slog.Logger) exitcode.Code {
 	var did proc.Killing
 	err := json.NewDecoder(in).Decode(&did)
@@ -60,7 +60,7 @@ func finishOrphan(in io.Reader, log *slog.Logger) exitcode.Code {
 	return exitcode.Of(err)
 }
 
-// releaseOrphan frees the locks of an orphan, or keeps them for the rest of --hold-at-least.
+// releaseOrphan releases the locks of an orphan, or keeps them for the rest of --hold-at-least.
 func releaseOrphan(text []byte) error {
 	var o orphan
 	if err := json.Unmarshal(text, &o); err != nil {

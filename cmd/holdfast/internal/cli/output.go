@@ -25,8 +25,7 @@ func (a *app) writeJSON(v any) error {
 	return outputError(err)
 }
 
-// jsonLine is v as one line of JSON. What this program writes about itself has nothing
-// that JSON does not know.
+// jsonLine encodes v as one line of JSON. v cannot fail to encode.
 func jsonLine(v any) []byte {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -42,22 +41,22 @@ func (a *app) writeTable(rows [][]string) error {
 }
 
 const (
-	tableRows = 100                    // that are held back to find how wide columns are
-	tableWait = 200 * time.Millisecond // for how long they are
-	cellWide  = 48                     // columns; one long name pushes the next cells no further
-	maxCell   = 128                    // columns, to which long cells push the others where they are as many
+	tableRows = 100                    // rows that are held back to measure the columns
+	tableWait = 200 * time.Millisecond // time for which they are held back
+	cellWide  = 48                     // in columns; a single longer cell shifts only its own row
+	maxCell   = 128                    // in columns; bounds a column in which half of the cells are long
 )
 
-// table prints rows as they come. A column is as wide as its widest cell so far that is no wider
-// than cellWide; a wider one shifts its own row alone, unless they are as many as the others.
+// table prints rows as they arrive. A column is as wide as its widest cell so far, up to cellWide. A wider
+// cell shifts only its own row, unless at least half of the cells are wider.
 type table struct {
 	out    io.Writer
 	widths []int
 	rows   [][]string // not printed yet
-	since  time.Time  // of the first of them
+	since  time.Time  // arrival of the first of them
 }
 
-// add prints row soon.
+// add adds a row, which is printed soon.
 func (t *table) add(row []string) error {
 	if len(t.rows) == 0 {
 		t.since = time.Now()
@@ -68,9 +67,9 @@ func (t *table) add(row []string) error {
 	return t.flush()
 }
 
-// flush prints what is held back.
+// flush prints the rows that are held back.
 func (t *table) flush() error {
-	long := make(map[int][]int) // how wide the cells of a column are that are wider than cellWide
+	long := make(map[int][]int) // by column: widths of the cells above cellWide
 	for _, row := range t.rows {
 		for i := range row {
 			row[i] = view.Printable(row[i])
@@ -102,7 +101,7 @@ func (t *table) flush() error {
 	return outputError(err)
 }
 
-// array prints a JSON array as its elements come, indented as writeJSON does it.
+// array prints a JSON array element by element, indented like writeJSON's output.
 type array struct {
 	out io.Writer
 	n   int

@@ -8,8 +8,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// TestColumnsStandUnderTheirHeads holds that neither a very long name nor one of wide letters
-// shifts what stands beside the others.
+// Neither a very long name nor one with wide letters shifts the other rows.
 func TestColumnsStandUnderTheirHeads(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
@@ -33,7 +32,7 @@ func TestColumnsStandUnderTheirHeads(t *testing.T) {
 	}
 }
 
-// TestLongOwnersStandUnderTheirHead holds for the nodes of a lock with a note, which stands in the owner's id.
+// Nodes of a lock with a note have long owners, because the note is part of the owner's id.
 func TestLongOwnersStandUnderTheirHead(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

@@ -12,18 +12,18 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 )
 
-// reports tells monitoring about a run: status file, metrics, systemd.
+// reports writes the reports of a run: status file, metrics, messages to systemd.
 type reports struct {
 	app      *app
 	status   []*report.Place // of --status-fd and --status-file
 	textfile *report.Place
 	begun    run.Begun
 
-	job     bool          // the command is to succeed again and again: run, not elect
-	overdue time.Duration // after which it should have; 0: nobody says
+	job     bool          // run, not elect: the command runs again and again
+	overdue time.Duration // time within which the job should have succeeded; 0: not set
 }
 
-// openReports opens what the flags name, before the lock is asked for.
+// openReports opens what the flags name, before the lock is requested.
 func (a *app) openReports(fl *runFlags) (*reports, error) {
 	r := &reports{
 		app: a, begun: run.Begun{Outcome: run.Running, PID: os.Getpid(), BeganAt: time.Now().UTC()},
@@ -52,8 +52,8 @@ func (r *reports) close() {
 	}
 }
 
-// begin replaces what the last run has left, so that one which is killed does not
-// seem to have ended as that did. Who reads a stream sees that nothing comes.
+// begin replaces the report of the last run, so that a killed run does not seem to have ended like the last
+// one. Streams get nothing.
 func (r *reports) begin() error {
 	for _, place := range r.status {
 		if !place.Kept() {
@@ -66,7 +66,7 @@ func (r *reports) begin() error {
 	return nil
 }
 
-// started reports that the command runs, and under which leases.
+// started reports that the command runs, and its leases.
 func (r *reports) started(held run.Held) {
 	r.begun.StartedAt = time.Now().UTC()
 	if held != nil {
@@ -77,7 +77,7 @@ func (r *reports) started(held run.Held) {
 	}
 }
 
-// end writes the status. A report that fails does not hide how the command ended.
+// end writes the status. A failed report does not change the command's outcome.
 func (r *reports) end(st run.Status) {
 	for _, place := range r.status {
 		if err := place.Write(jsonLine(st)); err != nil {
@@ -89,14 +89,14 @@ func (r *reports) end(st run.Status) {
 	}
 }
 
-// The metrics whose values a run takes over from the run before it.
+// A run takes over the values of these metrics from the run before it.
 const (
 	lastSuccess = "holdfast_job_last_success_timestamp_seconds"
 	skipsInARow = "holdfast_job_skips_in_a_row"
 )
 
-// renderMetrics are a status as the node exporter of Prometheus reads it from a text file, and what stands in that file of the runs
-// before.
+// renderMetrics formats a status for the textfile collector of the node exporter, with values of earlier runs
+// from that file.
 func (r *reports) renderMetrics(st run.Status) []byte {
 	m := &exposition{job: escapeLabel(st.Name)}
 	m.addGauge("holdfast_job_last_end_timestamp_seconds", "When the last run ended.", "", unixSeconds(st.EndedAt))
@@ -135,9 +135,9 @@ func isSkipped(st run.Status) bool {
 	return !st.Started && (st.ExitCode == exitcode.OK || st.Outcome == run.Busy || st.Outcome == run.Signal)
 }
 
-// exposition is a text in the format of Prometheus, with metrics of one job.
+// exposition is a text in the Prometheus format, with metrics of one job.
 type exposition struct {
-	job  string // its name, as it stands in the text
+	job  string // name of the job, escaped
 	text []byte
 }
 
@@ -145,15 +145,15 @@ func (e *exposition) addGauge(metric, help, labels string, value float64) {
 	e.text = fmt.Appendf(e.text, "# HELP %s %s\n# TYPE %s gauge\n%s{name=\"%s\"%s} %v\n", metric, help, metric, metric, e.job, labels, value)
 }
 
-// readValue returns the value in the old text of a metric without other labels, or 0.
+// readValue returns the value of a metric without further labels from the old text, or 0.
 func (e *exposition) readValue(metric string) float64 {
 	_, rest, _ := strings.Cut("\n"+string(e.text), fmt.Sprintf("\n%s{name=\"%s\"} ", metric, e.job))
 	number, _, _ := strings.Cut(rest, "\n")
-	v, _ := strconv.ParseFloat(number, 64) // 0: it is not there, or no number
+	v, _ := strconv.ParseFloat(number, 64) // 0: missing or malformed
 	return v
 }
 
-// escapeLabel is text as it stands between the quotes of a label.
+// escapeLabel escapes text for the quotes of a label.
 func escapeLabel(text string) string {
 	return strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(strings.ToValidUTF8(text, "?"))
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 )
 
-// has checks which lines a text has, and which beginnings of lines it lacks.
+// has checks that a text has these lines, and no line that begins with one of lacks.
 func has(t *testing.T, text []byte, lines []string, lacks ...string) {
 	t.Helper()
 	for _, want := range lines {
@@ -27,7 +27,7 @@ func has(t *testing.T, text []byte, lines []string, lacks ...string) {
 	}
 }
 
-// TestMetricsAreText holds that a name cannot break the text that Prometheus reads.
+// A name cannot break the text that Prometheus reads.
 func TestMetricsAreText(t *testing.T) {
 	t.Parallel()
 	end := time.Unix(1000, 0)
@@ -44,8 +44,7 @@ func TestMetricsAreText(t *testing.T) {
 	has(t, r.renderMetrics(run.Status{Name: "a", Outcome: run.Busy}), nil, "holdfast_job_last_duration")
 }
 
-// TestMetricsKeepEarlierRuns holds that a failure or a skip does not hide when the job succeeded, and that the
-// next run finds what the last one has written.
+// A failure or a skip keeps the time of the last success, and each run reads what the last one has written.
 func TestMetricsKeepEarlierRuns(t *testing.T) {
 	t.Parallel()
 	place, err := report.Public("--textfile", filepath.Join(t.TempDir(), "job.prom"))

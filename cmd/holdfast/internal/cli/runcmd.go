@@ -30,7 +30,7 @@ and stops it if a lock is lost. HOLDFAST_LOCK_TOKEN has the fencing token.
 // waitHelp describes --wait of run and acquire.
 const waitHelp = "give up after this time (default: no limit)"
 
-// runFlags are the flags of run as they were given.
+// runFlags are the flags of run, unchecked.
 type runFlags struct {
 	noWait, skip            bool
 	wait                    patience
@@ -52,7 +52,7 @@ type runFlags struct {
 	statusFD                int
 	textfile                string
 	overdueAfter            duration
-	job                     bool // the command is to end, and to be run again: run, not elect
+	job                     bool // run, not elect: the command is expected to end
 }
 
 func newRunFlags() *runFlags {
@@ -98,7 +98,7 @@ func (fl *runFlags) addFlags(cmd *cobra.Command) {
 	fl.defineCommand(cmd)
 }
 
-// defineCommand defines the flags of whatever runs a command.
+// defineCommand defines the flags of run and elect.
 func (fl *runFlags) defineCommand(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.SortFlags = false
@@ -117,7 +117,7 @@ func (fl *runFlags) defineCommand(cmd *cobra.Command) {
 	f.Var(&fl.scope, "signal-scope", "signals go to: group, process")
 	f.BoolVar(&fl.guard, "guard", true, "kill it if holdfast dies")
 	f.BoolVar(&fl.noGuard, "no-guard", false, "let it run on if holdfast dies")
-	f.Lookup("guard").Hidden = true // the default; overrides a no-guard of the config file
+	f.Lookup("guard").Hidden = true // the default; overrides no-guard in a config file
 	f.StringVar(&fl.statusFile, "status-file", "", "`file` for how it ends, as JSON")
 	f.IntVar(&fl.statusFD, "status-fd", 0, "the same, to an open descriptor")
 	f.StringVar(&fl.textfile, "textfile", "", "`file` for metrics, for Prometheus")
@@ -134,14 +134,14 @@ func (a *app) runUnderLock(cmd *cobra.Command, fl *runFlags, args []string) erro
 	res := j.newRunner(fl.wait.duration > 0 && !j.plan.NoWait).Run(j.plan)
 	a.code, a.raise = res.Status.ExitCode, res.Raise
 	if a.code == exitcode.OK && !res.Status.Started {
-		j.manager.ready("not run: %s", oneLine(res.Err)) // or systemd would call it failed: it was to be ready before it ends
+		j.manager.ready("not run: %s", oneLine(res.Err)) // else systemd reports a failure, because the service never was ready
 	}
 	j.printConclusion(res)
 	j.reports.end(res.Status)
 	return nil
 }
 
-// job is a command that is to run, and where it is told.
+// job is a command to run, and the receivers of its reports.
 type job struct {
 	app     *app
 	plan    *run.Plan
@@ -150,7 +150,7 @@ type job struct {
 	manager *manager
 }
 
-// newJob refuses all that can be refused before the lock is asked for.
+// newJob checks all that can be checked before the lock is requested.
 func (a *app) newJob(cmd *cobra.Command, fl *runFlags, args []string) (*job, error) {
 	r, err := a.openReports(fl)
 	if err != nil {
@@ -181,7 +181,7 @@ func (j *job) close() {
 	j.manager.close()
 }
 
-// newRunner runs the job once. One that is patient also waits for a backend that is down.
+// newRunner returns the runner of the job. If patient, it also waits for a backend that is down.
 func (j *job) newRunner(patient bool) *run.Runner {
 	a, plan := j.app, j.plan
 	w := newWait(j.log, slices.Min(plan.Names))
@@ -205,12 +205,12 @@ func (j *job) newRunner(patient bool) *run.Runner {
 	}
 }
 
-// printConclusion prints why the command was not run, or was stopped.
+// printConclusion logs why the command was not run, or was stopped.
 func (j *job) printConclusion(res run.Result) {
 	log := j.log.With("outcome", res.Status.Outcome, "exit_code", res.Status.ExitCode)
 	switch {
 	case res.Err == nil:
-	case res.Status.ExitCode == exitcode.OK && !res.Status.Started: // it was left out, and that is fine
+	case res.Status.ExitCode == exitcode.OK && !res.Status.Started: // skipped as requested
 		log.Info("not run: " + oneLine(res.Err))
 	default:
 		log.Error(oneLine(res.Err))
@@ -282,9 +282,8 @@ func (fl *runFlags) wantsGuard(a *app) (bool, error) {
 	return fl.guard && !fl.noGuard, nil
 }
 
-// splitArgs tells the names from the command. dash is how many arguments came before
-// the --, or -1; shell says that -c was given, rather than its variable, which a
-// command after -- overrules.
+// splitArgs separates the names from the command. dash is the number of arguments before --, or -1. shell
+// means that -c was given as a flag; if only its variable is set, a command after -- wins.
 func (fl *runFlags) splitArgs(dash int, shell bool, args []string) (names, argv []string, err error) {
 	verb := "elect"
 	if fl.job {
@@ -323,8 +322,8 @@ func (fl *runFlags) splitArgs(dash int, shell bool, args []string) (names, argv 
 // maxShownWords bounds, in bytes, the words of a -c that are stored with the lock.
 const maxShownWords = 40
 
-// shownCommand returns what others see of a command: its name, or the first words of a -c up to
-// anything that may hold a secret, such as an option or a variable.
+// shownCommand returns what others see of a command: its name, or the first words of a -c up to anything that
+// may hold a secret, such as an option or a variable.
 func shownCommand(argv []string) string {
 	if argv[0] != "/bin/sh" || len(argv) < 4 || argv[1] != "-c" || argv[3] != "sh" {
 		return filepath.Base(argv[0])
@@ -343,7 +342,7 @@ func shownCommand(argv []string) string {
 	return cmp.Or(text, "sh")
 }
 
-// findProgram finds a program, so that one that is not there costs no lock.
+// findProgram finds a program before the lock is requested, so that a missing one costs no lock.
 func findProgram(program string) (string, error) {
 	path, err := exec.LookPath(program)
 	switch {

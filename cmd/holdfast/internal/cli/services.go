@@ -18,12 +18,11 @@ import (
 	_ "github.com/holdfast-go/holdfast/zookeeper"
 )
 
-// hearsForce reports whether the holder of key is notified of a force-release at once. It asks no
-// server.
+// hearsForce reports whether the holder of key is notified of a force-release at once. It sends no request.
 func (a *app) hearsForce(key string) bool {
 	drv, err := a.offlineDriver()
 	if err != nil {
-		return true // it has been opened already
+		return true // the backend was opened before without an error
 	}
 	defer drv.Close()
 	spread, ok := drv.(*sharding.Driver)
@@ -31,7 +30,7 @@ func (a *app) hearsForce(key string) bool {
 		_, hears := drv.(driver.Alerter)
 		return hears
 	}
-	all, _ := driverkit.Sets(a.backend) // read above without an error
+	all, _ := driverkit.Sets(a.backend) // parsed above without an error
 	for _, s := range all {
 		if s.Name == spread.Home(key) {
 			return (&app{backend: s.URLs}).hearsForce(key)
@@ -40,7 +39,7 @@ func (a *app) hearsForce(key string) bool {
 	return true
 }
 
-// soleBackend is the URL of a backend of one set.
+// soleBackend returns the URL of a backend that is one set.
 func (a *app) soleBackend(command string) (string, error) {
 	all, err := driverkit.Sets(a.backend)
 	if err == nil && all[0].Name != "" {
@@ -52,13 +51,13 @@ func (a *app) soleBackend(command string) (string, error) {
 	return all[0].URLs, nil
 }
 
-// diagnoseBackend looks for what is wrong with a backend, also where it cannot be opened.
+// diagnoseBackend runs the doctor on a backend, even if it cannot be opened.
 func diagnoseBackend(ctx context.Context, backend string, ttl time.Duration) ([]driver.Finding, error) {
 	all, err := driverkit.Sets(backend)
 	if err != nil {
 		return nil, err
 	}
-	opts := &driver.OpenOptions{ClientName: "holdfast", ReadOnly: true, NoCheck: len(all) == 1} // several are asked where their locks are
+	opts := &driver.OpenOptions{ClientName: "holdfast", ReadOnly: true, NoCheck: len(all) == 1} // several sets are asked about their shards
 	drv, err := sharding.Open(ctx, backend, opts)
 	if err != nil && !opts.NoCheck {
 		opts.NoCheck = true
@@ -71,7 +70,7 @@ func diagnoseBackend(ctx context.Context, backend string, ttl time.Duration) ([]
 	return drv.(driver.Doctor).Diagnose(ctx, ttl), nil
 }
 
-// migrator is a driver over tables.
+// migrator is a driver with tables.
 type migrator interface {
 	Migrate(ctx context.Context) error
 }

@@ -23,33 +23,33 @@ import (
 // systemConfig is the config file of all users.
 const systemConfig = "/etc/holdfast/config"
 
-// rivals are flags of which one source gives one: it goes before the other one of a
-// source that comes later.
+// rivals are flags that exclude each other: if a source sets one of them, it overrides the other one of later
+// sources.
 var rivals = map[string]string{
 	"wait": "no-wait", "no-wait": "wait", "guard": "no-guard", "no-guard": "guard", "backend": "backend-file", "backend-file": "backend",
 }
 
-// source returns the value that one place sets for a flag, and where it is set.
+// source returns the value that one place sets for a flag, and the name of the place.
 type source func(flag string) (text, where string)
 
-// fromEnvironment are the environment as a source.
+// fromEnvironment is the source that reads environment variables.
 func fromEnvironment(flag string) (text, where string) {
 	return os.Getenv(variableName(flag)), variableName(flag)
 }
 
-// variableName is the environment variable that sets a flag.
+// variableName returns the environment variable that sets a flag.
 func variableName(flag string) string {
 	return "HOLDFAST_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// configLine is a line "flag = value" of a config file. There may be several for a backend,
-// each with URLs of it, as in the file of --backend-file.
+// configLine is a line "flag = value" of a config file. A backend may have several lines, each with some of
+// its URLs, as in the file of --backend-file.
 type configLine struct {
 	number int
 	value  string
 }
 
-// readConfig reads a config file. A flag that no command has is refused.
+// readConfig reads a config file. It rejects a flag that no command has.
 func readConfig(path string, known func(string) bool) (source, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -86,8 +86,8 @@ func readConfig(path string, known func(string) bool) (source, error) {
 	}, nil
 }
 
-// configValue reads what stands behind the = of a line: all up to a comment, which begins with
-// a # behind a blank, or what stands between two quotes, as it is.
+// configValue parses the value of a line: the text up to a comment, which begins with " #", or the text
+// between two quotes.
 func configValue(text string) (string, error) {
 	text = strings.TrimSpace(text)
 	if text == "" || text[0] != '"' && text[0] != '\'' {
@@ -105,8 +105,7 @@ func configValue(text string) (string, error) {
 	return value, nil
 }
 
-// nameFlag returns a flag's name for a message: the flag, the variable or the line of a file that set
-// it.
+// nameFlag returns the name of a flag for a message: the flag, variable or line of a file that set it.
 func (a *app) nameFlag(flag string) string {
 	switch where := a.from[flag]; where {
 	case "":
@@ -118,16 +117,16 @@ func (a *app) nameFlag(flag string) string {
 	}
 }
 
-// links are the variables that Kubernetes gives to each container for a service whose name begins
-// with holdfast.
+// links matches the variables that Kubernetes gives each container for a service whose name begins with
+// holdfast.
 var links = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// warnOfVariables names the variables that look like settings and are none.
+// warnOfVariables warns of variables that look like settings but set no flag.
 func (a *app) warnOfVariables(root *cobra.Command) {
 	prefix := variableName("")
 	var known []string // without the prefix, with which all begin
 	for _, cmd := range append(root.Commands(), root) {
-		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) { // VERSION too: scripts that install have it
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) { // VERSION too, which install scripts set
 			known = append(known, strings.TrimPrefix(variableName(f.Name), prefix))
 		})
 	}
@@ -176,7 +175,7 @@ func (a *app) configFiles() []string {
 	return files
 }
 
-// hasFlag reports whether some command has a flag that can be set outside the command line.
+// hasFlag reports whether a command has a flag of this name that can be set outside the command line.
 func hasFlag(root *cobra.Command, name string) bool {
 	if name == "help" || name == "config" || name == "version" {
 		return false
@@ -186,8 +185,7 @@ func hasFlag(root *cobra.Command, name string) bool {
 	})
 }
 
-// applySources sets the flags that were not given from the sources, and keeps in a.from where
-// each value comes from.
+// applySources sets the flags that the command line lacks, and records in a.from the source of each value.
 func (a *app) applySources(root *cobra.Command, flags *pflag.FlagSet) error {
 	all, err := a.sources(root)
 	if err != nil {
@@ -211,7 +209,7 @@ func (a *app) applySources(root *cobra.Command, flags *pflag.FlagSet) error {
 	return err
 }
 
-// loadBackend reads the URL from --backend-file, if that is given.
+// loadBackend reads the URLs from --backend-file, if that is set.
 func (a *app) loadBackend() error {
 	switch {
 	case a.backendFile == "":
@@ -264,7 +262,7 @@ a=URL. Passwords are not shown.
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.showConfig(cmd) },
 	}
 	a.outputFlag(cmd)
-	newRunFlags().addFlags(cmd) // for their values; they can be tried here as well
+	newRunFlags().addFlags(cmd) // to show their values; they can also be given here
 	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) { f.Hidden = f.Name != "output" })
 	return cmd
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 )
 
-// TestSettingsGoByTheirSource checks the priority: the command line, variables, the config file; and
-// that a flag which excludes another also excludes it in lower sources.
+// The priority is: command line, variables, config file. A flag that excludes another also excludes it in
+// lower sources.
 func TestSettingsGoByTheirSource(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config")
 	if err := os.WriteFile(file, []byte("# of this host\n\nttl = 11s\nmargin=1s\nwait = 5m\nkill-after = 3s # at most\nbackend = redis://:s3cret@h\n"+
@@ -41,7 +41,7 @@ func TestSettingsGoByTheirSource(t *testing.T) {
 	}
 }
 
-// TestAConfigFileNamesSeveralSets, each with several nodes, and shows no password of them.
+// The sets have several nodes each, and no password is shown.
 func TestAConfigFileNamesSeveralSets(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config")
 	const lines = "backend = a=redis://:s3cret@h1\nbackend = a=redis://:s3cret@h2\n# another\nbackend = b=etcd://e1,e2\n"
@@ -54,8 +54,7 @@ func TestAConfigFileNamesSeveralSets(t *testing.T) {
 	}
 }
 
-// TestConfigShowsNoSecret holds that no form of a backend, also of one that cannot be read,
-// shows what may be a password.
+// No form of a backend, even an unreadable one, shows what may be a password.
 func TestConfigShowsNoSecret(t *testing.T) {
 	for _, backend := range []string{
 		"u:s3cret@h:6379", "redis://h?pasword=s3cret", "host=h user=u password=s3cret",
@@ -70,8 +69,7 @@ func TestConfigShowsNoSecret(t *testing.T) {
 	}
 }
 
-// TestVariablesThatSetNothingAreNamed holds that a slip in the name of a variable is told, and
-// that what others put there is not.
+// A misspelled variable is reported, and a variable of another program is not.
 func TestVariablesThatSetNothingAreNamed(t *testing.T) {
 	t.Setenv("HOLDFAST_TLL", "5s")
 	t.Setenv("HOLDFAST_LOCK_NAME", "outer")

@@ -22,22 +22,22 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock/sqlite"
 )
 
-// strange are texts that another client may choose, and that some output would follow if it took them as they are.
+// strange are texts that another client may choose and that would act as a command in some output.
 var strange = []string{
 	"a b", "$HOME", "d;e", "`id`", `"quoted" \n`, "'; DROP TABLE lock; --", "two\nlines", "a\tb", "\u202eright to left", "-x", "--help", "=ls",
 	"@home", "a,b", "~", "*", "<img src=x onerror=alert(1)>", "C1 \u009b2J", "C0 \x1b[2J\x1b]0;title\x07", "\u2028",
 	"\U000e0001tag",
 }
 
-// output is a place where a text of another client appears.
+// output is a place where text of another client appears.
 type output struct {
 	name  string
 	write func(text string) string
-	read  func(written string) string // what a program reads there; nil: people read it
-	raw   bool                        // it is never shown on a terminal as it is
+	read  func(written string) string // parses the output as a program does; nil: people read it
+	raw   bool                        // never shown unescaped on a terminal
 }
 
-// seen returns a lock of which another client chose all that can be chosen.
+// seen returns a lock in which another client has chosen all that clients can choose.
 func seen(text string) holdfast.Status {
 	holder := holdfast.Holder{Host: text, Program: text, Note: "leader " + text}
 	return holdfast.Status{
@@ -46,7 +46,7 @@ func seen(text string) holdfast.Status {
 	}
 }
 
-// printed returns what a command prints, without the ends of the lines that it prints anyway.
+// printed returns what a command prints, without its own line ends.
 func printed(as string, print func(a *app) error) string {
 	var out bytes.Buffer
 	if err := print(&app{io: IO{Out: &out}, output: as}); err != nil {
@@ -55,10 +55,10 @@ func printed(as string, print func(a *app) error) string {
 	return out.String()
 }
 
-// oneDocument takes the ends of lines away that a JSON encoder put between the values.
+// oneDocument removes the line ends of a JSON encoder between the values.
 func oneDocument(text string) string { return strings.ReplaceAll(text, "\n", "") }
 
-// named reads the name in a JSON document.
+// named returns the name in a JSON document.
 func named(document string) string {
 	var got struct{ Name string }
 	if err := json.Unmarshal([]byte(document), &got); err != nil {
@@ -67,7 +67,7 @@ func named(document string) string {
 	return got.Name
 }
 
-// lock reads a lock in a JSON document, if all in it that can be chosen is the same.
+// lock returns the text in a JSON document of a lock, if all texts that clients choose are the same.
 func lock(document string) string {
 	var got view.Lock
 	if err := json.Unmarshal([]byte(document), &got); err != nil {
@@ -149,8 +149,8 @@ var outputs = []output{
 	}},
 }
 
-// TestTextOfStrangersStaysText holds for each output and what other clients choose, such as names and notes: the text is
-// one value there, and steers nothing.
+// In each output, a text that other clients choose, such as a name or a note, stays one value and has no
+// effect.
 func TestTextOfStrangersStaysText(t *testing.T) {
 	t.Parallel()
 	for _, o := range outputs {
@@ -170,9 +170,8 @@ func TestTextOfStrangersStaysText(t *testing.T) {
 	}
 }
 
-// TestCompletedNamesAreOneWord lets each installed shell read names that completion offers, and checks
-// that unsafe names are not offered. PowerShell is no package of Debian; Completable's comment has its
-// rules.
+// Each installed shell reads the names that completion offers as one word, and unsafe names are not offered.
+// PowerShell is not packaged for Debian; the comment of Completable has its rules.
 func TestCompletedNamesAreOneWord(t *testing.T) {
 	t.Parallel()
 	for _, text := range strange {
@@ -201,7 +200,7 @@ func TestCompletedNamesAreOneWord(t *testing.T) {
 	}
 }
 
-// TestNameIsNeitherSQLNorPath holds for a database, whose statements and files a name could change.
+// A name can change neither the statements nor the file of a database.
 func TestNameIsNeitherSQLNorPath(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

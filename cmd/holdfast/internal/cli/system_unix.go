@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// signalGroup sends s to this process's group and leaves it a moment to take effect.
+// signalGroup sends s to this process's group and waits a moment for its effect.
 func signalGroup(s syscall.Signal) {
 	unix.Kill(0, s)
-	time.Sleep(time.Second) // the signal ends this
+	time.Sleep(time.Second) // the signal ends this process
 }
 
 // isTerminal reports whether f is a terminal: only terminals have a size.
@@ -22,7 +22,7 @@ func isTerminal(f *os.File) bool {
 	return err == nil
 }
 
-// monotonicTime is the time by CLOCK_MONOTONIC, or 0 where there is none.
+// monotonicTime returns the time by CLOCK_MONOTONIC, or 0 if that is missing.
 func monotonicTime() time.Duration {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {

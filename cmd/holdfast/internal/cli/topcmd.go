@@ -59,7 +59,7 @@ JSON at the end. It works without colours too (NO_COLOR).
 	return cmd
 }
 
-// wantPrefix takes the prefix from the arguments: "" for all locks.
+// wantPrefix returns the prefix from the arguments: "" for all locks.
 func wantPrefix(args []string) (string, error) {
 	if len(args) > 1 {
 		return "", exitcode.Usagef("one prefix is expected, not %d: %s", len(args), strings.Join(args, " "))
@@ -95,8 +95,8 @@ func (a *app) runTop(prefix string, fl *topFlags) error {
 	return interruptedBy(ctx, err)
 }
 
-// holdLog keeps the log off a terminal on which something is drawn, until the function that it
-// returns is called.
+// holdLog keeps the log off the terminal while something is drawn on it, until the returned function is
+// called.
 func (a *app) holdLog() func() {
 	log, stderr := a.log, a.io.Err
 	if f, ok := stderr.(*os.File); ok && isTerminal(f) {
@@ -105,15 +105,15 @@ func (a *app) holdLog() func() {
 	return func() { a.log, a.io.Err = log, stderr }
 }
 
-// startSource begins to look at a backend, without writing there. It fails where nothing can be
-// seen: no node is reached, or a right is missing. end ends it.
+// startSource begins to read a backend, without writing there. It fails if nothing can be read: no node is
+// reached, or a permission is missing. end stops it.
 func (a *app) startSource(ctx context.Context, prefix string) (source *live.Source, end func(), err error) {
 	client, err := a.openReader(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, err := range client.List(ctx, prefix) {
-		if err != nil && exitcode.Of(err) != exitcode.Unavailable { // a right that is missing on too many nodes is both
+		if err != nil && exitcode.Of(err) != exitcode.Unavailable { // a missing permission on too many nodes counts as both
 			client.Close()
 			return nil, nil, err
 		}
@@ -130,7 +130,7 @@ func (a *app) startSource(ctx context.Context, prefix string) (source *live.Sour
 	}, nil
 }
 
-// takeAway takes a lock from its holder, over connections that may write.
+// takeAway force-releases a lock, over connections that may write.
 func (a *app) takeAway(ctx context.Context, st holdfast.Status, reason string) (force.Record, error) {
 	client, err := a.openWriter(ctx)
 	if err != nil {

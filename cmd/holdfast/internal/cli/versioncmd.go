@@ -16,7 +16,7 @@ type build struct {
 	Revision string `json:"revision,omitempty"`
 	Go       string `json:"go"`
 	System   string `json:"system"`
-	Missing  string `json:"missing,omitempty"` // what cannot be done on this system
+	Missing  string `json:"missing,omitempty"` // what this system cannot do
 }
 
 func thisBuild() build {

@@ -13,31 +13,31 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// noticeTimes are the times after which a command reports that it waits: early once, then seldom.
+// noticeTimes are the times after which a waiting command logs: once early, then rarely.
 var noticeTimes = []time.Duration{time.Second, time.Minute, 10 * time.Minute}
 
-// changeDelay is the time between a node's change of state and the command's look at its effect; there
-// is no second look within it.
+// changeDelay is the time from a node's change of state to the next report. Further changes within it cause no
+// other report.
 const changeDelay = 2 * time.Second
 
-// countdownEvery is the interval in which a command reports the time left until new nodes vote.
+// countdownEvery is the interval at which a command reports the time left until new nodes vote.
 const countdownEvery = 15 * time.Second
 
-// wait reports on a command's wait for one lock, or for several in turn.
+// wait reports on a command's wait for a lock, or for several in turn.
 type wait struct {
 	log     *slog.Logger
-	stirred chan struct{} // has one value when a node has changed its state
+	stirred chan struct{} // receives when a node has changed its state
 
-	mu    sync.Mutex // guards what follows
-	name  string     // of the lock that it waits for now
-	ahead int        // how many waited when the wait began; -1: not known
+	mu    sync.Mutex // guards the fields below
+	name  string     // name of the lock that the command waits for now
+	ahead int        // number of waiters when the wait began; -1: unknown
 }
 
 func newWait(log *slog.Logger, name string) *wait {
 	return &wait{log: log, stirred: make(chan struct{}, 1), name: name, ahead: -1}
 }
 
-// nodeChanged is told that a node has changed its state.
+// nodeChanged records that a node has changed its state.
 func (w *wait) nodeChanged() {
 	select {
 	case w.stirred <- struct{}{}:
@@ -45,7 +45,7 @@ func (w *wait) nodeChanged() {
 	}
 }
 
-// lockHeld is told who holds the lock.
+// lockHeld records the holder of the lock.
 func (w *wait) lockHeld(e holdfast.WaitingEvent) {
 	w.log.Debug(fmt.Sprintf("waiting: %s, %d waiting", heldBy(e.Lock, e.Held), e.Held.Waiters))
 	w.mu.Lock()
@@ -53,8 +53,8 @@ func (w *wait) lockHeld(e holdfast.WaitingEvent) {
 	w.name, w.ahead = e.Lock, e.Held.Waiters
 }
 
-// report logs from time to time what client waits for, and soon after a backend goes down or comes
-// back, until stop is called. It returns at once; stop blocks until the last log line is written.
+// report logs from time to time what client waits for, and soon after a backend goes down or returns, until
+// stop is called. report returns at once; stop waits for the last log line.
 func (w *wait) report(client *holdfast.Client) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var told sync.WaitGroup
@@ -62,7 +62,7 @@ func (w *wait) report(client *holdfast.Client) (stop func()) {
 		began, due := time.Now(), time.NewTimer(noticeTimes[0])
 		defer due.Stop()
 		said := 0
-		var down, counting bool // as was said last
+		var down, counting bool // as last reported
 		for {
 			changed := w.waitForNews(ctx, due.C, said > 0)
 			text, left, err := w.describe(ctx, client, time.Since(began))
@@ -70,11 +70,11 @@ func (w *wait) report(client *holdfast.Client) (stop func()) {
 			case ctx.Err() != nil:
 				return
 			case changed && down == (err != nil):
-				continue // it is one node of several, or over already
+				continue // one node of several, or over already
 			case changed:
 				said = 0
 			}
-			if counting && left > 0 { // why that is has been said
+			if counting && left > 0 { // the reason was reported before
 				text = fmt.Sprintf("waiting for %s: the nodes vote in %s", view.Short(time.Since(began).Round(time.Second)), view.Short(left.Round(time.Second)))
 			}
 			w.log.Info(text)
@@ -90,8 +90,8 @@ func (w *wait) report(client *holdfast.Client) (stop func()) {
 	return func() { cancel(); told.Wait() }
 }
 
-// waitForNews waits until something is to be said, or ctx ends. It returns true where that is because a node has changed its state, which
-// it only looks at where changes is set: else something is said soon.
+// waitForNews waits until a report is due or ctx ends. With changes, a node's change of state also ends the
+// wait; it then returns true.
 func (w *wait) waitForNews(ctx context.Context, due <-chan time.Time, changes bool) bool {
 	news := w.stirred
 	if !changes {
@@ -111,8 +111,8 @@ func (w *wait) waitForNews(ctx context.Context, due <-chan time.Time, changes bo
 	return true
 }
 
-// describe returns a text with the holder that w waits for and the number of waiters ahead. left is
-// the time until new nodes vote, if w waits for that; err is the reason why nobody can have the lock.
+// describe names the holder that w waits for and the number of waiters ahead. left is the time until new nodes
+// vote, if w waits for that. err is the reason why no client can have the lock.
 func (w *wait) describe(ctx context.Context, client *holdfast.Client, since time.Duration) (text string, left time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pace.HintTime())
 	defer cancel()
@@ -124,7 +124,7 @@ func (w *wait) describe(ctx context.Context, client *holdfast.Client, since time
 	switch {
 	case err != nil:
 		if e, ok := errors.AsType[*holdfast.Error](err); ok {
-			err = e.Err // what was done, and to which key, is known
+			err = e.Err // the text names the operation and the key already
 		}
 		if q, ok := errors.AsType[quarantined](err); ok {
 			left = q.Quarantine()
@@ -143,8 +143,8 @@ type quarantined interface {
 	Quarantine() time.Duration
 }
 
-// describePlace returns the number of waiters ahead: those present when this wait began, less those
-// that have left since.
+// describePlace returns the number of waiters ahead: those present when this wait began, less those that have
+// left since.
 func (w *wait) describePlace(st holdfast.Status) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -17,11 +17,11 @@ import (
 type change struct {
 	Time   time.Time  `json:"time"`
 	Change string     `json:"change"`
-	Lock   *view.Lock `json:"lock,omitempty"` // as it is now; of one that was freed, the name alone
+	Lock   *view.Lock `json:"lock,omitempty"` // the current state; of a freed lock only the name
 	Error  string     `json:"error,omitempty"`
 }
 
-// known is the last state of a lock that watch has printed.
+// known is the last printed state of a lock.
 type known struct {
 	owner   string
 	waiters int
@@ -80,27 +80,27 @@ func (a *app) runWatch(ctx context.Context, client *holdfast.Client, prefix stri
 	}
 }
 
-// watcher knows what was at the last look.
+// watcher has the states at the last read.
 type watcher struct {
 	print func(change) error
-	known map[string]known // nil: there was no look yet
-	down  bool             // the last look failed
+	known map[string]known // nil: nothing was read yet
+	down  bool             // the last read failed
 }
 
-// printChanges prints what is other than at the last look.
+// printChanges prints what has changed since the last read.
 func (w *watcher) printChanges(ctx context.Context, client *holdfast.Client, prefix string) error {
 	now := make(map[string]known, len(w.known))
 	for st, err := range client.List(ctx, prefix) {
 		switch {
-		case err != nil && exitcode.Of(err) == exitcode.Unavailable && ctx.Err() == nil: // time may mend it
+		case err != nil && exitcode.Of(err) == exitcode.Unavailable && ctx.Err() == nil: // may go away by itself
 			if w.known != nil {
-				maps.Copy(w.known, now) // what was printed
+				maps.Copy(w.known, now) // keep the states that were printed
 			}
 			return w.printFailure(err)
 		case err != nil:
 			return err
 		case view.Unknown(st):
-			continue // the error comes at the end
+			continue // the error is returned at the end
 		}
 		now[st.Key] = known{st.Owner, st.Waiters}
 		if err := w.printChange(st); err != nil {
@@ -122,7 +122,7 @@ func (w *watcher) printChanges(ctx context.Context, client *holdfast.Client, pre
 	return nil
 }
 
-// printChange prints how a lock differs from what is known.
+// printChange prints how a lock differs from its known state.
 func (w *watcher) printChange(st holdfast.Status) error {
 	was := w.known[st.Key]
 	what := ""
@@ -144,7 +144,7 @@ func (w *watcher) printChange(st holdfast.Status) error {
 	return w.print(change{Change: what, Lock: &lock})
 }
 
-// printFailure prints, once, why nothing is known.
+// printFailure prints once why the state is unknown.
 func (w *watcher) printFailure(err error) error {
 	if w.down {
 		return nil

@@ -1,10 +1,10 @@
-// Package console is the live view of a backend as a web page.
+// Package console shows the live view of a backend as a web page.
 //
-// Nobody logs in: who reaches the address can read. So it listens on this machine alone
-// unless told otherwise, and a page of another site gets nothing: the Host header must be an
-// address or a name that was given (DNS rebinding), no answer may be read from elsewhere, and
-// the page loads nothing from elsewhere. A lock is taken away only where that was allowed, by
-// a POST from the page itself with the token that was printed at the start.
+// There is no login: anybody who reaches the address can read. So the console listens on this machine only, by
+// default, and a page of another site gets nothing: the Host header must be an address or a configured name
+// (DNS rebinding), no other origin may read an answer, and the page loads nothing from elsewhere. A
+// force-release needs permission at the start, and a POST from the page itself with the token that was printed
+// at the start.
 package console
 
 import (
@@ -40,31 +40,30 @@ var files embed.FS
 // Options of a Server.
 type Options struct {
 	Source *live.Source
-	// Force takes a lock away from the holder that st shows; nil: the console only reads.
+	// Force force-releases the lock of the holder in st; nil: the console is read-only.
 	Force func(ctx context.Context, st holdfast.Status, reason string) (force.Record, error)
-	// Taken gets the record of each lock that was taken away.
+	// Taken receives the record of each force-released lock.
 	Taken func(force.Record)
-	// Refused gets the address of each browser that gave a wrong token.
+	// Refused receives the address of each browser that sent a wrong token.
 	Refused func(address string)
-	// Diagnose looks for what is wrong with the backend.
+	// Diagnose runs the doctor on the backend.
 	Diagnose func(ctx context.Context) ([]holdfast.Finding, error)
-	// Hosts are names under which the console may be called, in addition to localhost and
-	// addresses.
+	// Hosts are further names of the console, beside localhost and addresses.
 	Hosts []string
 }
 
-// The bounds of what browsers can take up.
+// Bounds of what browsers can use.
 const (
-	connections = 256 // the one that has been idle for the longest, and for patience, makes room for another
+	connections = 256 // a new one replaces the one idle for longest, if idle for patience
 	patience    = 100 * time.Millisecond
-	writeBuffer = 64 << 10 // bytes that the kernel keeps of the answers on a connection
+	writeBuffer = 64 << 10 // bytes of answers that the kernel buffers per connection
 	streams     = 32
 	pageRows    = 50
 	maxFilter   = 200 // bytes
 	maxBody     = 8 << 10
-	guesses     = 4               // wrong tokens that are reported within guessPause
-	guessPause  = time.Second     // before a wrong token is answered
-	doctorKept  = 5 * time.Second // one diagnosis serves all who ask within that time
+	guesses     = 4               // wrong tokens reported per guessPause
+	guessPause  = time.Second     // delay before the answer to a wrong token
+	doctorKept  = 5 * time.Second // time for which all viewers share one diagnosis
 )
 
 // Server is the console. Use New.
@@ -72,22 +71,22 @@ type Server struct {
 	opts  Options
 	token string
 	mux   *http.ServeMux
-	seats chan struct{} // of the streams
-	every time.Duration // between two events of a stream
-	slow  time.Duration // for a browser to take one
+	seats chan struct{} // places for streams
+	every time.Duration // interval of a stream's events
+	slow  time.Duration // time for a browser to read one
 
-	guesses chan struct{} // one place for each request whose token is being checked
-	pause   time.Duration // before a wrong one is answered
+	guesses chan struct{} // places for requests with a wrong token
+	pause   time.Duration // delay before the answer to a wrong token
 	over    chan struct{} // closed when the console ends
 
 	diagnosis struct {
-		sync.Mutex // held while one is made, so that there is one at a time
+		sync.Mutex // held during a diagnosis, so that only one runs
 		made       time.Time
 		body       []byte
 	}
 }
 
-// New returns a console that listens nowhere yet: see Serve.
+// New returns a console that does not listen yet: see Serve.
 func New(opts Options) *Server {
 	s := &Server{opts: opts, mux: http.NewServeMux(), seats: make(chan struct{}, streams), every: time.Second, slow: pace.BrowserTime()}
 	s.guesses, s.pause, s.over = make(chan struct{}, guesses), guessPause, make(chan struct{})
@@ -96,7 +95,7 @@ func New(opts Options) *Server {
 	}
 	page, err := fs.Sub(files, "page")
 	if err != nil {
-		panic(err) // it is embedded
+		panic(err) // cannot fail: embedded
 	}
 	s.mux.Handle("GET /{$}", http.FileServerFS(page))
 	for _, name := range []string{"console.css", "console.js", "icon.svg"} {
@@ -108,16 +107,15 @@ func New(opts Options) *Server {
 	return s
 }
 
-// Token returns the token that a browser needs to take a lock away, or "" if the console is read-only.
+// Token returns the token that a browser needs for a force-release, or "" if the console is read-only.
 func (s *Server) Token() string { return s.token }
 
-// Serve answers browsers on l until ctx ends. It then ends their streams, and returns within
-// a few seconds.
+// Serve answers browsers on l until ctx ends. Then it ends their streams and returns within a few seconds.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
 		Handler: s, MaxHeaderBytes: 16 << 10, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: pace.BrowserTime(), IdleTimeout: time.Minute,
-		WriteTimeout: s.slow,                     // events and doctor, which last longer, set it again before they write
-		ErrorLog:     log.New(io.Discard, "", 0), // of browsers that send junk
+		WriteTimeout: s.slow,                     // events and doctor take longer and set it again before they write
+		ErrorLog:     log.New(io.Discard, "", 0), // drop errors of browsers that send junk
 		BaseContext:  func(net.Listener) context.Context { return ctx },
 	}
 	ended := make(chan error, 1)
@@ -161,8 +159,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// isOwnHost reports whether host is a name of this console. Otherwise a page of another site may have
-// led a browser here by a name that it has pointed to this machine.
+// isOwnHost reports whether host is a name of this console. Otherwise a page of another site may have led the
+// browser here by a name that it has pointed to this machine.
 func (s *Server) isOwnHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -175,11 +173,11 @@ func (s *Server) isOwnHost(host string) bool {
 	return name == "localhost" || slices.Contains(s.opts.Hosts, name)
 }
 
-// writeError answers with an error, for the page to show.
+// writeError answers with an error for the page to show.
 func writeError(w http.ResponseWriter, code int, format string, args ...any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	json.NewEncoder(w).Encode(map[string]string{"error": fmt.Sprintf(format, args...)}) // a browser that has gone does not matter
+	json.NewEncoder(w).Encode(map[string]string{"error": fmt.Sprintf(format, args...)}) // ignore an error: the browser has gone
 }
 
 // serveDoctor answers with the findings of a diagnosis.
@@ -207,17 +205,17 @@ func (s *Server) serveDoctor(w http.ResponseWriter, r *http.Request) {
 	}
 	http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.slow))
 	w.Header().Set("Content-Type", "application/json")
-	w.Write(d.body) // as above
+	w.Write(d.body) // ignore an error: the browser has gone
 }
 
-// order is a request to take a lock away.
+// order is a request for a force-release.
 type order struct {
 	Name   string         `json:"name"`
-	Token  holdfast.Token `json:"token,string"` // of the holder; browsers cannot read all of an int64
+	Token  holdfast.Token `json:"token,string"` // of the holder; a string, because JavaScript cannot hold all int64s
 	Reason string         `json:"reason"`
 }
 
-// serveForce takes a lock away.
+// serveForce handles a force-release.
 func (s *Server) serveForce(w http.ResponseWriter, r *http.Request) {
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" || !isSameOrigin(r) {
 		writeError(w, http.StatusForbidden, "only the console's own page can do that")
@@ -252,9 +250,9 @@ func (s *Server) serveForce(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// checkToken reports whether r has the token, and answers r if it does not. Wrong tokens are reported and answered late, a
-// few at a time, and the rest of them at once: they do not keep a browser with the right one out. The token has 128 random
-// bits, so it does not matter how many guesses are compared.
+// checkToken reports whether r has the token, and answers r if not. It reports a few wrong tokens at a time
+// and answers them late, and answers the rest at once, so that guesses do not keep out a browser with the
+// right token. The token has 128 random bits, so the number of guesses does not matter.
 func (s *Server) checkToken(w http.ResponseWriter, r *http.Request) bool {
 	given, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if subtle.ConstantTimeCompare([]byte(given), []byte(s.token)) == 1 {
@@ -284,7 +282,7 @@ func (s *Server) forceRelease(w http.ResponseWriter, r *http.Request, st holdfas
 	}
 	s.opts.Taken(record)
 	w.Header().Set("Content-Type", "application/json")
-	json.NewEncoder(w).Encode(record) // as above
+	json.NewEncoder(w).Encode(record) // ignore an error: the browser has gone
 }
 
 // isSameOrigin reports whether a page of this server has sent r.

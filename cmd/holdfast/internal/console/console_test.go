@@ -29,7 +29,7 @@ type served struct {
 	t      testing.TB
 	client *holdfast.Client
 	addr   string
-	lease  *holdfast.Lease // of "job"
+	lease  *holdfast.Lease // lease of "job"
 	taken  []force.Record
 
 	refused chan string // addresses of wrong tokens
@@ -129,14 +129,14 @@ func TestANameThatIsNotOursIsRefused(t *testing.T) {
 	}
 }
 
-// right is a request that takes the lock "job" away.
+// right returns a valid request to force-release the lock "job".
 func (c *served) right() (body string, headers []string) {
 	return fmt.Sprintf(`{"name":"job","token":"%d","reason":"why"}`, c.lease.Token()), []string{
 		"Content-Type: application/json", "Origin: http://" + c.addr, "Sec-Fetch-Site: same-origin", "Authorization: Bearer " + c.Token(),
 	}
 }
 
-// TestForceNeedsOwnPageAndToken changes one thing of the right request in turn.
+// The test changes one thing of a valid request at a time.
 func TestForceNeedsOwnPageAndToken(t *testing.T) {
 	t.Parallel()
 	c := serve(t, true, nil)
@@ -185,8 +185,8 @@ func TestForceNeedsOwnPageAndToken(t *testing.T) {
 	}
 }
 
-// TestWrongTokensAreToldAndSlowed holds that each guess leaves a word with its address, and that
-// only so many are looked at in a time, whether the browser waits for the answer or not.
+// Each guess is reported with its address, and only a few are handled at a time, whether the browser waits for
+// the answer or not.
 func TestWrongTokensAreToldAndSlowed(t *testing.T) {
 	t.Parallel()
 	c := serve(t, true, func(s *Server) { s.pause = time.Hour })
@@ -252,9 +252,9 @@ func TestJunkIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		io.WriteString(conn, junk) // it may be cut off before all is sent
+		io.WriteString(conn, junk) // ignore an error: the console may close early
 		conn.(*net.TCPConn).CloseWrite()
-		io.Copy(io.Discard, conn) // until the server is done with it
+		io.Copy(io.Discard, conn) // wait until the server closes it
 		conn.Close()
 	}
 	if got, _ := c.ask("GET", "/", ""); got != 200 {
@@ -262,7 +262,7 @@ func TestJunkIsRefused(t *testing.T) {
 	}
 }
 
-// scenes reads the stream of events.
+// scenes reads the stream of events. next returns the next one.
 func (c *served) scenes(query string) (next func() (scene, error), end func()) {
 	c.t.Helper()
 	resp, err := http.Get("http://" + c.addr + "/events?" + query)
@@ -337,7 +337,7 @@ func TestStreamSendsOnlyRequestedPage(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s.Locks < 2*pageRows+2 {
-				continue // not all are seen yet
+				continue // not all locks were read yet
 			}
 			if len(s.Rows) != row.rows || s.Rows[0].Name != row.first || s.Page != row.page {
 				t.Errorf("%s: %d rows from %s, page %d", row.query, len(s.Rows), s.Rows[0].Name, s.Page)
@@ -379,8 +379,8 @@ func TestABrowserThatDoesNotReadIsDropped(t *testing.T) {
 	r.Eventually("it has ended", func() bool { return len(c.seats) == 0 })
 }
 
-// TestIdleConnectionsKeepNobodyOut opens far more connections than the console has room for: some send nothing, and some
-// send requests without reading the answers.
+// The test opens far more connections than the console has places: some send nothing, others send requests and
+// never read the answers.
 func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
 	t.Parallel()
 	c := serve(t, false, nil)
@@ -391,7 +391,7 @@ func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
 		}
 		defer conn.Close()
 		if i%2 == 0 {
-			conn.SetWriteDeadline(time.Now().Add(time.Second)) // the console may have closed it by then
+			conn.SetWriteDeadline(time.Now().Add(time.Second)) // the console may have closed it
 			io.WriteString(conn, strings.Repeat("GET /console.js HTTP/1.1\r\nHost: localhost\r\n\r\n", 100))
 		}
 	}
@@ -419,7 +419,7 @@ func TestOtherSitesGetNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if resp.Body.Close(); resp.StatusCode != want { // the body of a stream does not end
+			if resp.Body.Close(); resp.StatusCode != want { // a stream's body does not end
 				t.Errorf("/events from %s: %d, want %d", site, resp.StatusCode, want)
 			}
 		}
@@ -445,8 +445,7 @@ func TestTheEndOfTheConsoleEndsItsStreams(t *testing.T) {
 	}
 }
 
-// TestThePageBringsAllThatItNeeds also holds it to the policy, which forbids what stands
-// inside the page.
+// The page also obeys the policy, which forbids inline scripts and styles.
 func TestThePageBringsAllThatItNeeds(t *testing.T) {
 	t.Parallel()
 	c := serve(t, false, nil)
@@ -461,7 +460,7 @@ func TestThePageBringsAllThatItNeeds(t *testing.T) {
 			return err
 		}
 		for _, hit := range forbidden.FindAllString(string(text), -1) {
-			if hit != "http://" || !strings.HasSuffix(path, ".svg") { // the name of its language
+			if hit != "http://" || !strings.HasSuffix(path, ".svg") { // the namespace of SVG
 				t.Errorf("%s has %q", path, hit)
 			}
 		}
@@ -505,7 +504,7 @@ func TestViewersShareOneDiagnosis(t *testing.T) {
 	}
 }
 
-// FuzzRequest: whatever a browser sends gets an answer, and takes no lock away.
+// FuzzRequest: any request gets an answer and force-releases no lock.
 func FuzzRequest(f *testing.F) {
 	c := serve(f, true, nil)
 	body, headers := c.right()
@@ -516,7 +515,7 @@ func FuzzRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, method, target, body, headers string) {
 		r, err := http.NewRequestWithContext(t.Context(), method, "http://"+c.addr+"/", strings.NewReader(body))
 		if err != nil {
-			return // no server gets such a request
+			return // Go's client cannot send such a request
 		}
 		if r.URL, err = r.URL.Parse(target); err != nil {
 			return
@@ -527,7 +526,7 @@ func FuzzRequest(f *testing.F) {
 			}
 		}
 		ctx, stop := context.WithCancel(t.Context())
-		stop() // a stream ends after one scene
+		stop() // end a stream after one scene
 		w := httptest.NewRecorder()
 		c.ServeHTTP(w, r.WithContext(ctx))
 		if w.Code < 200 || w.Code > 599 || len(c.taken) > 0 {

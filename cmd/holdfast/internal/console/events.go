@@ -16,12 +16,12 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// wish has the locks that a page asks for.
+// wish is what a page wants to see.
 type wish struct {
 	filter string
 	sort   live.Sort
 	page   int    // from 0
-	lock   string // of which it wants all; "": of none
+	lock   string // lock to show in detail; "": none
 }
 
 func wishOf(r *http.Request) (wish, error) {
@@ -46,8 +46,8 @@ func wishOf(r *http.Request) (wish, error) {
 	return w, nil
 }
 
-// What a page gets, once a second. Times are in ms. Tokens are text, as browsers cannot read
-// all of an int64.
+// The data of a page, sent once a second. Times are in ms. Tokens are strings, because JavaScript cannot hold
+// all int64s.
 type (
 	scene struct {
 		Headline  string `json:"headline"`
@@ -60,21 +60,21 @@ type (
 		Waiting   int    `json:"waiting"`
 		Trouble   int    `json:"trouble"`
 		Hidden    int    `json:"hidden"`
-		HandOvers string `json:"hand_overs"` // a second
-		Whole     int64  `json:"whole"`      // how long ago all were seen; -1: not yet
+		HandOvers string `json:"hand_overs"` // per second
+		Whole     int64  `json:"whole"`      // age of the last complete read; -1: none
 		Matching  int    `json:"matching"`
 		Page      int    `json:"page"`
 		Pages     int    `json:"pages"`
 		Rows      []row  `json:"rows"`
 		Lock      *lock  `json:"lock,omitempty"`
-		Force     bool   `json:"force"` // locks can be taken away
+		Force     bool   `json:"force"` // force-release is allowed
 	}
 	node struct {
 		Node  string `json:"node"`
 		State string `json:"state"`
 		Level string `json:"level"`
 		Cause string `json:"cause,omitempty"`
-		Trip  string `json:"trip,omitempty"` // how long it takes to answer
+		Trip  string `json:"trip,omitempty"` // round-trip time
 	}
 	row struct {
 		Name    string `json:"name"`
@@ -91,7 +91,7 @@ type (
 	lock struct {
 		row
 		Owner     string   `json:"owner,omitempty"`
-		Asked     int64    `json:"asked"` // how long ago, by the holder's clock; -1: not known
+		Asked     int64    `json:"asked"` // age of the request, by the holder's clock; -1: unknown
 		HandOvers int      `json:"hand_overs"`
 		Queue     []waiter `json:"queue"`
 		Votes     []vote   `json:"votes"`
@@ -113,7 +113,7 @@ type (
 	}
 )
 
-// serveEvents streams what a page wishes to see until the page or the console goes.
+// serveEvents streams what a page wants to see until the page or the console closes.
 func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
 	want, err := wishOf(r)
 	if err != nil {
@@ -149,7 +149,7 @@ func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// scene returns what a page shows now.
+// scene returns the data of a page now.
 func (s *Server) scene(ctx context.Context, want wish) scene {
 	p := s.opts.Source.Picture()
 	text, level := p.Headline()

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// limitListener bounds the open connections, and what the kernel keeps for each. If all places are taken, one more connection
-// takes the place of the connection that has been without progress for the longest, so that clients that connect and neither
-// read nor write keep nobody out. That one has had patience to make progress in: in a burst of connections an honest one would
-// else lose its place before its request arrives, or before the machine has time to read it.
+// limitListener bounds the open connections, and the kernel's buffers for each. If all places are taken, a new
+// connection replaces the one without progress for longest, so that idle clients keep no other out. A
+// connection is replaced only after patience: in a burst, an honest one would otherwise lose its place before
+// its request arrives or is read.
 type limitListener struct {
 	net.Listener
 	places   int
 	patience time.Duration
-	freed    chan struct{} // has a message if a connection has closed since Accept last looked
+	freed    chan struct{} // receives when a connection has closed
 	over     chan struct{} // closed when the listener closes
 	end      func()        // closes over
 
@@ -39,7 +39,7 @@ func (l *limitListener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	if tcp, ok := conn.(interface{ SetWriteBuffer(bytes int) error }); ok {
-		tcp.SetWriteBuffer(writeBuffer) // without it the kernel takes MBs of answers that nobody reads
+		tcp.SetWriteBuffer(writeBuffer) // the kernel would buffer MBs of unread answers
 	}
 	c := &limitedConn{Conn: conn, listener: l}
 	c.progress.Store(unread)
@@ -64,8 +64,8 @@ func (l *limitListener) Close() error {
 	return l.Listener.Close()
 }
 
-// addConn gives c a place, and closes the connection that has to make room for it, if any. If none has been without progress for
-// as long as patience, c gets no place, and seat returns after how much time to try again.
+// addConn gives c a place, and closes the connection that it replaces. If none can be replaced yet, c gets no
+// place, and addConn returns the time after which to try again.
 func (l *limitListener) addConn(c *limitedConn) (rest time.Duration) {
 	l.mu.Lock()
 	var idle *limitedConn
@@ -90,14 +90,14 @@ func (l *limitListener) addConn(c *limitedConn) (rest time.Duration) {
 	return 0
 }
 
-// unread is the progress of a connection that the console has not begun to read. Its client is not to blame for that.
+// unread is the progress of a connection that the console has not begun to read. Its client is not at fault.
 const unread = math.MaxInt64 - int64(time.Hour)
 
 // limitedConn is a connection of a limitListener.
 type limitedConn struct {
 	net.Conn
 	listener *limitListener
-	progress atomic.Int64 // when it was first read, or last passed a byte, in Unix ns
+	progress atomic.Int64 // time of the first read or the last byte, in Unix ns
 }
 
 // Read implements net.Conn.

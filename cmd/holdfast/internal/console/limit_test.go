@@ -30,7 +30,7 @@ func (c crowd) Accept() (net.Conn, error) {
 
 func (c crowd) Close() error { c.end(); return nil }
 
-// buffered is a connection that records the size of its write buffer.
+// buffered records the size of its write buffer.
 type buffered struct {
 	net.Conn
 	bytes int
@@ -51,8 +51,7 @@ func newGuests(t *testing.T, places int) *guests {
 	return &guests{t: t, l: newLimitListener(c, places, time.Second), c: c}
 }
 
-// connect opens a connection of a client, and returns its end and, once the console serves it, the
-// console's end.
+// connect opens a connection. It returns the client's end and, once the console serves it, the console's end.
 func (g *guests) connect() (client net.Conn, served <-chan net.Conn) {
 	client, far := net.Pipe()
 	g.c.conns <- far
@@ -81,7 +80,7 @@ func inBubble(t *testing.T, places int, test func(g *guests)) {
 	})
 }
 
-// TestIdlestConnectionMakesRoom holds once it has been idle for as long as patience, and the next one waits until then.
+// A connection is replaced once it was idle for patience; the new one waits until then.
 func TestIdlestConnectionMakesRoom(t *testing.T) {
 	inBubble(t, 2, func(g *guests) {
 		idle, at := g.connect()
@@ -106,7 +105,7 @@ func TestIdlestConnectionMakesRoom(t *testing.T) {
 	})
 }
 
-// TestUnreadConnectionKeepsItsPlace: the console is late, and not the client.
+// The console is late, not the client.
 func TestUnreadConnectionKeepsItsPlace(t *testing.T) {
 	inBubble(t, 1, func(g *guests) {
 		honest, at := g.connect()
@@ -127,7 +126,7 @@ func TestUnreadConnectionKeepsItsPlace(t *testing.T) {
 	})
 }
 
-// TestClosedConnectionFreesItsPlaceAtOnce also for one that waits, and so does the end of the console.
+// This also wakes a waiting connection, and so does the end of the console.
 func TestClosedConnectionFreesItsPlaceAtOnce(t *testing.T) {
 	inBubble(t, 1, func(g *guests) {
 		_, at := g.connect()
@@ -147,7 +146,7 @@ func TestClosedConnectionFreesItsPlaceAtOnce(t *testing.T) {
 	})
 }
 
-// TestKernelKeepsFewAnswersThatNobodyReads: by itself it would keep 4 MB for each connection.
+// By default the kernel would buffer 4 MB for each connection.
 func TestKernelKeepsFewAnswersThatNobodyReads(t *testing.T) {
 	inBubble(t, 1, func(g *guests) {
 		_, far := net.Pipe()
@@ -161,9 +160,9 @@ func TestKernelKeepsFewAnswersThatNobodyReads(t *testing.T) {
 	})
 }
 
-// BenchmarkPageBesideHostileClients measures a page for a browser beside 1,000 connections that read nothing, half of which send
-// requests, and which connect again every other second, and 1,000 wrong tokens a second. The first page comes right after all
-// have connected.
+// BenchmarkPageBesideHostileClients measures one page load beside 1,000 connections that read nothing and
+// reconnect every other second, half of which send requests, and beside 1,000 wrong tokens a second. The first
+// page is loaded right after all have connected.
 func BenchmarkPageBesideHostileClients(b *testing.B) {
 	c := serve(b, true, nil)
 	over := make(chan struct{})
@@ -193,7 +192,7 @@ func BenchmarkPageBesideHostileClients(b *testing.B) {
 				select {
 				case <-over:
 					ended = true
-				case <-time.After(2 * time.Second): // the console may have closed it: once more
+				case <-time.After(2 * time.Second): // reconnect: the console may have closed it
 				}
 				conn.Close()
 			}

@@ -1,6 +1,5 @@
-// Package demo shows in a few seconds what locks do when nodes fail and holders
-// sleep: several clients append to one ledger, two of five nodes are stopped, and
-// a holder is paused beyond its lease.
+// Package demo shows in a few seconds what locks do when nodes fail and holders sleep: several clients append
+// to one ledger, two of five nodes are stopped, and a holder is paused beyond its lease.
 package demo
 
 import (
@@ -22,17 +21,16 @@ import (
 
 const (
 	ttl  = time.Second
-	act  = time.Second            // how long each part of the story lasts
-	read = 500 * time.Microsecond // between reading the ledger and writing to it
+	act  = time.Second            // duration of each part of the story
+	read = 500 * time.Microsecond // pause between a read of the ledger and the write
 )
 
 var names = []string{"ada", "ben", "cleo", "dan"}
 
-// ErrBroken is returned when a write was lost or doubled, or a stale one was
-// accepted.
+// ErrBroken is returned if a write was lost or doubled, or a stale one was accepted.
 var ErrBroken = errors.New("the ledger is broken")
 
-// stage is one performance.
+// stage runs one demonstration.
 type stage struct {
 	nodes  Nodes
 	out    io.Writer
@@ -41,16 +39,15 @@ type stage struct {
 	failed atomic.Int64 // attempts that ended with an error
 
 	clients map[string]*holdfast.Client
-	written map[string]int // by client; each client's goroutine has its own slot until the end
+	written map[string]int // by client: number of written entries
 	longest map[string]time.Duration
-	stale   error // of the paused holder
-	err     error // of writing the account
+	stale   error // the error of the paused holder
+	err     error // the first error of writing to out
 }
 
-// Run plays the demonstration and prints an account of it. It blocks for about
-// five seconds.
+// Run runs the demonstration and prints its story. It blocks for about five seconds.
 func Run(ctx context.Context, nodes Nodes, out io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, 18*time.Second) // it must end, even if something breaks
+	ctx, cancel := context.WithTimeout(ctx, 18*time.Second) // end even if something breaks
 	defer cancel()
 	s := &stage{nodes: nodes, out: out, begun: time.Now(), clients: make(map[string]*holdfast.Client)}
 	defer s.close()
@@ -79,7 +76,7 @@ func (s *stage) open(ctx context.Context) error {
 	return nil
 }
 
-// newClient returns the client of the actor name. It logs nothing: the story already says what fails.
+// newClient returns the client of an actor. It logs nothing: the story reports failures.
 func newClient(drv driver.Driver, name string) (*holdfast.Client, error) {
 	return holdfast.New(drv, &holdfast.Options{Holder: holdfast.Holder{Program: name}, Logger: slog.New(slog.DiscardHandler)})
 }
@@ -92,7 +89,7 @@ func (s *stage) close() {
 	all.Wait()
 }
 
-// play is the story.
+// play runs the story.
 func (s *stage) play(ctx context.Context) error {
 	s.say("%s append to one ledger, each under the lock %q", strings.Join(names, ", "), key)
 	working, stop := context.WithCancel(ctx)
@@ -126,7 +123,7 @@ func (s *stage) play(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// write has every client append until ctx ends.
+// write makes every client append until ctx ends.
 func (s *stage) write(ctx context.Context) *sync.WaitGroup {
 	counts, waits := make([]int, len(names)), make([]time.Duration, len(names))
 	var all, counted sync.WaitGroup
@@ -163,14 +160,14 @@ func (s *stage) appendOne(ctx context.Context, name string, own int) (waited tim
 		if err != nil {
 			return err
 		}
-		time.Sleep(read) // work: the gap that the lock is for
+		time.Sleep(read) // the gap that the lock protects
 		return s.ledger.append(lease, entry{number: last + 1, client: name, own: own})
 	})
 	return waited, err
 }
 
-// pauseHolder lets one more client take the lock and sleep through the end of its
-// lease, as in a long garbage collection or on a suspended machine.
+// pauseHolder has one more client acquire the lock and sleep past the end of its lease, as in a long garbage
+// collection or on a suspended machine.
 func (s *stage) pauseHolder(ctx context.Context) error {
 	drv, err := s.nodes.Open(ctx)
 	if err != nil {
@@ -181,7 +178,7 @@ func (s *stage) pauseHolder(ctx context.Context) error {
 		return err
 	}
 	defer client.Close()
-	lease, err := client.Acquire(ctx, key, &holdfast.AcquireOptions{TTL: ttl, NoRenew: true}) // the pause stops the watchdog as well
+	lease, err := client.Acquire(ctx, key, &holdfast.AcquireOptions{TTL: ttl, NoRenew: true}) // the pause also stops the watchdog
 	if err != nil {
 		return err
 	}
@@ -191,7 +188,7 @@ func (s *stage) pauseHolder(ctx context.Context) error {
 	}
 	s.say("eve gets the lock, token %d, reads that %d entries are there, and is paused", lease.Token(), last)
 	paused := time.Now()
-	<-lease.Context().Done() // eve does not look at it: she sleeps
+	<-lease.Context().Done() // eve does not check it: she sleeps
 	for s.ledger.len() == last && ctx.Err() == nil {
 		s.pass(ctx, 10*time.Millisecond)
 	}
@@ -228,7 +225,7 @@ func (s *stage) sum() error {
 	return nil
 }
 
-// say prints what happens, and when.
+// say prints an event with its time.
 func (s *stage) say(format string, args ...any) {
 	s.print("%6.2fs  %s\n", time.Since(s.begun).Seconds(), fmt.Sprintf(format, args...))
 }

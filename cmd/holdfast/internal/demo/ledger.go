@@ -15,13 +15,13 @@ const key = "ledger"
 type entry struct {
 	number int
 	client string
-	own    int // how many entries its client has written before
+	own    int // number of the client's earlier entries
 	token  holdfast.Token
 }
 
-// ledger is a storage that is written in two steps, reading the last number and
-// appending the next. Without the lock, two writers between these steps would give
-// one number twice. It checks tokens, as every storage under a lock should.
+// ledger is a storage with a write in two steps: read the last number, append the next. Without the lock, two
+// writers between these steps would use one number twice. It compares tokens, as every storage under a lock
+// should.
 type ledger struct {
 	guard fence.Guard
 
@@ -56,7 +56,7 @@ func (l *ledger) append(lease *holdfast.Lease, e entry) error {
 	})
 }
 
-// audit has the counts that the ledger shows at the end.
+// audit has the counts that the check of the ledger finds.
 type audit struct {
 	entries, lost, doubled, unordered int
 }

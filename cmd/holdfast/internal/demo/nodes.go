@@ -15,12 +15,12 @@ import (
 
 const nodeCount = 5
 
-// Nodes are the five nodes that the demonstration runs on.
+// Nodes are the five nodes of the demonstration.
 type Nodes interface {
 	String() string
-	// Open returns one client's driver.
+	// Open returns a driver for one client.
 	Open(ctx context.Context) (driver.Driver, error)
-	// Stop stops the i-th node as a crash does, Start starts it again.
+	// Stop stops the i-th node as a crash does; Start starts it again.
 	Stop(i int)
 	Start(ctx context.Context, i int) error
 	Close() error
@@ -36,16 +36,16 @@ func (n inProcess) Open(context.Context) (driver.Driver, error) { return n.Peer(
 func (n inProcess) Stop(i int)                                  { n.Node(i).Stop() }
 func (n inProcess) Start(_ context.Context, i int) error        { n.Node(i).Start(); return nil }
 
-// ErrNotInstalled is returned where there is no redis-server.
+// ErrNotInstalled is returned if there is no redis-server.
 var ErrNotInstalled = redisproc.ErrNotInstalled
 
-// Redis starts redis-server processes. It blocks until they answer.
+// Redis starts redis-server processes and waits until they answer.
 func Redis(ctx context.Context) (Nodes, error) {
 	n := &processes{servers: make([]*redisproc.Server, nodeCount)}
 	errs := make([]error, nodeCount)
 	var all sync.WaitGroup
 	for i := range n.servers {
-		// Data on disk, synced always: a node that comes back has forgotten nothing, and may vote at once.
+		// Each write is synced to disk, so a restarted node has forgotten nothing and may vote at once.
 		all.Go(func() { n.servers[i], errs[i] = redisproc.Start(ctx, &redisproc.Options{AppendOnly: "always"}) })
 	}
 	all.Wait()
@@ -67,8 +67,7 @@ func (n *processes) Open(ctx context.Context) (driver.Driver, error) {
 	for _, s := range n.servers {
 		nodes = append(nodes, redis.Node{Addr: s.Addr()})
 	}
-	// No client has used these nodes before, so they cannot have forgotten
-	// anything.
+	// No client has used these nodes before, so they need no quarantine.
 	return redis.New(ctx, nodes, &redis.Options{Timeout: 5 * time.Second, NoQuarantine: true, Logger: slog.New(slog.DiscardHandler)})
 }
 

@@ -1,5 +1,5 @@
-// Package exitcode is the one table of what holdfast's exit status means. The
-// program, its help and docs/run.md follow it.
+// Package exitcode defines what holdfast's exit codes mean. The program, its help and docs/run.md follow its
+// table.
 package exitcode
 
 import (
@@ -12,10 +12,10 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// Code is an exit status.
+// Code is an exit code.
 type Code int
 
-// The codes. From 64 on they follow sysexits.h if it has one, and otherwise timeout(1) and the shell.
+// From 64 on, codes follow sysexits.h if it has one, otherwise timeout(1) and the shell.
 const (
 	OK            Code = 0
 	No            Code = 1
@@ -59,7 +59,7 @@ var Table = []Row{
 
 func text(c Code) string { return fmt.Sprint(int(c)) }
 
-// Help is the table as indented text.
+// Help returns the table as indented text.
 func Help() string {
 	var b strings.Builder
 	for _, r := range Table {
@@ -68,40 +68,40 @@ func Help() string {
 	return b.String()
 }
 
-// Signal is the code for something that signal s ended.
+// Signal returns the code of a process that signal s ended.
 func Signal(s syscall.Signal) Code { return signalled + Code(s) }
 
-// Error is an error whose code does not follow from its kind.
+// Error is an error with an explicit code.
 type Error struct {
 	Code Code
 	Err  error
 }
 
-// Error is the text of the error inside.
+// Error returns the text of the inner error.
 func (e *Error) Error() string { return e.Err.Error() }
 
-// Unwrap gives the error inside.
+// Unwrap returns the inner error.
 func (e *Error) Unwrap() error { return e.Err }
 
-// With gives err a code.
+// With adds a code to err.
 func With(code Code, err error) error { return &Error{Code: code, Err: err} }
 
-// Usagef is a wrong usage.
+// Usagef returns an error for wrong usage.
 func Usagef(format string, args ...any) error { return With(Usage, fmt.Errorf(format, args...)) }
 
 // Interruption is a signal that ended a wait.
 type Interruption struct {
 	Signal syscall.Signal
-	What   string // it has ended, and what that means; "": this command
+	What   string // what the signal ended, and the consequence; "": this command
 }
 
-// Error names the signal, and what it has ended.
+// Error names the signal and what it has ended.
 func (i Interruption) Error() string {
 	return Name(i.Signal) + " ended " + cmp.Or(i.What, "this command")
 }
 
-// Waiting is i as the end of a wait for the lock name, which failed with err, and what that means. It names what stood in the way
-// last.
+// Waiting returns i as the end of a wait for the lock name, which failed with err. It adds the consequence and
+// the last obstacle.
 func (i Interruption) Waiting(name string, err error, meaning string) Interruption {
 	i.What = fmt.Sprintf("the wait for %q; %s", name, meaning)
 	var last error
@@ -121,7 +121,7 @@ var names = map[syscall.Signal]string{syscall.SIGINT: "SIGINT", syscall.SIGTERM:
 // Name returns the name of a signal that ends a wait.
 func Name(s syscall.Signal) string { return cmp.Or(names[s], fmt.Sprintf("signal %d", int(s))) }
 
-// Of is the code for err.
+// Of returns the code for err.
 func Of(err error) Code {
 	if err == nil {
 		return OK
@@ -140,9 +140,8 @@ func Of(err error) Code {
 	return Bug
 }
 
-// kinds is in the order of asking: a lease that was lost names what its last renewal
-// failed with; and an ErrAuth may come from within an ErrUnavailable, and is what has to
-// be mended.
+// kinds is in the order of precedence. The error of a lost lease also names the failure of its last renewal;
+// and an ErrAuth may be inside an ErrUnavailable, and is what the user must fix.
 var kinds = []struct {
 	err  error
 	code Code

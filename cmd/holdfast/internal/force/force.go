@@ -1,4 +1,4 @@
-// Package force takes a lock away from its holder, and records who did that and why.
+// Package force force-releases a lock, and records who did that and why.
 package force
 
 import (
@@ -14,20 +14,20 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 )
 
-// Record describes a lock that was taken away, for the log that is kept.
+// Record describes a force-release, for a permanent log.
 type Record struct {
 	Time   time.Time `json:"time"`
 	Action string    `json:"action"`
 	By     string    `json:"by"`
 	Reason string    `json:"reason"`
-	Lock   view.Lock `json:"lock"` // as it was before
-	// Warning describes how the old holder may come back; empty if it cannot.
+	Lock   view.Lock `json:"lock"` // its state before
+	// Warning describes how the old holder may get the lock back; empty if it cannot.
 	Warning string `json:"warning,omitempty"`
 }
 
-// Release takes the lock away from the holder that st shows, and from no later one, and tells
-// it by whom and for what reason. It blocks for two answers of the service. An error with the code exitcode.No says that this
-// holder has gone by itself, and that nothing was done.
+// Release force-releases the lock of the holder in st, and of no later holder, and tells the holder by whom
+// and why. It blocks for two answers of the service. An error with the code exitcode.No means that the holder
+// had already gone and nothing was done.
 func Release(ctx context.Context, client *holdfast.Client, st holdfast.Status, reason string) (Record, error) {
 	by := operator()
 	err := client.ForceRelease(ctx, st.Key, st.Token, by+": "+reason)
@@ -44,7 +44,7 @@ func Release(ctx context.Context, client *holdfast.Client, st holdfast.Status, r
 	return Record{Time: time.Now().UTC(), Action: "force-release", By: by, Reason: reason, Lock: view.NewLock(st, nil), Warning: warning}, nil
 }
 
-// operator names the user of this program and the host.
+// operator returns the user of this program and the host.
 func operator() string {
 	name := os.Getenv("USER")
 	if u, err := user.Current(); err == nil {

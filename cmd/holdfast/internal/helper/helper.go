@@ -1,11 +1,11 @@
-// Package helper is this program as gate and as guard of a run. It takes over before the
-// packages are initialised that neither needs, above all the packages of etcd's client: their
-// initialisation takes three times as long as a helper otherwise needs to start, and a run starts two.
+// Package helper runs this program as the gate or the guard of a run. It takes over before packages are
+// initialised that neither needs, above all those of etcd's client: their initialisation takes three times as
+// long as the rest of a helper's start, and a run starts two helpers.
 //
-// Go initialises packages in the order of their paths, as far as their imports allow (The Go
-// Programming Language Specification, Program initialization). So this one comes before
-// go.etcd.io and google.golang.org, as long as it imports nothing that comes later by itself,
-// such as log/slog, os/exec or path/filepath.
+// Go initialises packages in the order of their paths, as far as their imports allow (The Go Programming
+// Language Specification, Program initialization). So this package comes before go.etcd.io and
+// google.golang.org, as long as it imports nothing that comes later itself, such as log/slog, os/exec or
+// path/filepath.
 package helper
 
 import (

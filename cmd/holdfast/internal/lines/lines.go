@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 )
 
-// New returns a log that is written to w, from level on, in the format text or json.
+// New returns a log that writes to w, from level on, in the format text or json.
 func New(w io.Writer, format string, level slog.Level) *slog.Logger {
 	if format == "json" {
 		return slog.New(slog.NewJSONHandler(escaping{w}, &slog.HandlerOptions{Level: level, ReplaceAttr: something}))
@@ -20,7 +20,7 @@ func New(w io.Writer, format string, level slog.Level) *slog.Logger {
 	return slog.New(&handler{w: w, level: level, mu: new(sync.Mutex)})
 }
 
-// escaping is a writer of whole JSON documents that escapes what is not printable in them.
+// escaping escapes unprintable characters in whole JSON documents.
 type escaping struct{ io.Writer }
 
 // Write implements io.Writer.
@@ -55,14 +55,14 @@ func (h *handler) Handle(_ context.Context, r slog.Record) error {
 	return err
 }
 
-// WithAttrs implements slog.Handler. Who reads lines knows what the command is about.
+// WithAttrs implements slog.Handler. A reader of lines knows the command, so attributes are left out.
 func (h *handler) WithAttrs([]slog.Attr) slog.Handler { return h }
 
-// WithGroup implements slog.Handler. Nothing here uses groups.
+// WithGroup implements slog.Handler. Groups are not used.
 func (h *handler) WithGroup(string) slog.Handler { return h }
 
-// something leaves out what is nothing, such as the cause of a node that is well, and gives durations their unit, as
-// lines for people do.
+// something drops empty attributes, such as the cause of a healthy node, and formats durations with their
+// unit.
 func something(_ []string, a slog.Attr) slog.Attr {
 	switch {
 	case a.Value.Any() == nil:

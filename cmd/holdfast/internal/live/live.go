@@ -1,14 +1,12 @@
-// Package live keeps a picture of the locks of a backend for its viewers, top and the console.
-// It only reads.
+// Package live keeps a picture of the locks of a backend for its viewers, top and the console. It only reads.
 //
-// Two loops ask the backend. One reads all locks, at a bounded rate, and then rests at least
-// as long as that took. The other asks once a second for the few locks that somebody looks
-// at, so that these are fresh where the whole takes long. Nobody who looks waits for either.
+// Two loops read the backend. One reads all locks, at a bounded rate, and then rests for at least as long as
+// that took. The other reads once a second the few locks on a viewer's screen, so that these are fresh even if
+// a complete read takes long. Viewers wait for neither.
 //
-// Both rest while nobody has asked for a Picture for some time.
+// Both loops rest if nothing has requested a Picture for some time.
 //
-// A look does not show what happened between two looks: a Picture counts the hand-overs that
-// were seen, and there may have been more.
+// Polling misses what happens between two reads: a Picture counts only the hand-overs that were seen.
 package live
 
 import (
@@ -35,48 +33,48 @@ type Backend interface {
 	Nodes() []holdfast.NodeEvent
 }
 
-// Options of a Source. nil and zero values stand for the defaults.
+// Options of a Source. The zero value of a field is its default.
 type Options struct {
 	Prefix string        // only locks whose name begins with it
-	Every  time.Duration // the least rest between two whole looks; 1 s
-	Rate   int           // locks a second that a whole look asks for, at most; 5,000
-	Most   int           // locks kept; 20,000. Of the others a Picture has the number
+	Every  time.Duration // minimal rest between two complete reads; default 1 s
+	Rate   int           // maximal number of locks read per second; default 5,000
+	Most   int           // maximal number of locks kept; default 20,000. A Picture has the number of others
 }
 
 const (
-	step       = 50              // locks between two looks at the clock
-	wantedFor  = 3 * time.Second // how long a lock counts as looked at
+	step       = 50              // locks between two checks of the clock
+	wantedFor  = 3 * time.Second // time for which a lock counts as viewed
 	maxWanted  = 200
 	askers     = 8
-	freedKept  = 3 * time.Second // how long a lock that is free is shown
+	freedKept  = 3 * time.Second // time for which a freed lock is shown
 	maxQueue   = 20
-	pictureAge = 200 * time.Millisecond // one picture serves all who ask within that time
+	pictureAge = 200 * time.Millisecond // time for which all viewers share one picture
 	rateOver   = 10                     // seconds
-	idle       = 10 * time.Second       // after which nobody looks any more
+	idle       = 10 * time.Second       // time without a viewer after which the loops rest
 )
 
 // Source keeps the picture. Its methods are safe for concurrent use.
 type Source struct {
 	backend Backend
 	opts    Options
-	viewer  chan struct{} // has one if somebody has asked for a Picture
+	viewer  chan struct{} // receives when a Picture was requested
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	rows    map[string]*Row
-	wanted  map[string]time.Time // until when somebody looks at a lock
-	err     error                // of the last whole look
-	whole   time.Time            // when the last one without an error ended
+	wanted  map[string]time.Time // by lock: time until which it counts as viewed
+	err     error                // error of the last complete read
+	whole   time.Time            // end of the last complete read without an error
 	took    time.Duration
 	hidden  int
 	seconds [rateOver + 1]second
 	last    *Picture
-	viewed  time.Time // when somebody asked for a Picture
+	viewed  time.Time // time of the last request for a Picture
 }
 
-// second counts the hand-overs that were seen in one.
+// second counts the hand-overs that were seen in one second.
 type second struct{ unix, count int64 }
 
-// New returns a source that has seen nothing yet: see Run.
+// New returns a source that has read nothing yet: see Run.
 func New(b Backend, opts *Options) *Source {
 	s := &Source{backend: b, rows: make(map[string]*Row), wanted: make(map[string]time.Time), viewer: make(chan struct{}, 1), viewed: time.Now()}
 	if opts != nil {
@@ -88,7 +86,7 @@ func New(b Backend, opts *Options) *Source {
 	return s
 }
 
-// Run looks until ctx ends.
+// Run reads until ctx ends.
 func (s *Source) Run(ctx context.Context) {
 	var both sync.WaitGroup
 	defer both.Wait()
@@ -106,8 +104,8 @@ func (s *Source) Run(ctx context.Context) {
 	}
 }
 
-// waitForViewer waits until somebody looks, where nobody does, and says whether ctx still stands.
-// What was seen before is old by then, so it is forgotten.
+// waitForViewer waits for a viewer if there is none, and returns false when ctx ends. After a wait it forgets
+// what was read before.
 func (s *Source) waitForViewer(ctx context.Context) bool {
 	s.mu.Lock()
 	if time.Since(s.viewed) < idle {
@@ -116,7 +114,7 @@ func (s *Source) waitForViewer(ctx context.Context) bool {
 	}
 	s.rows, s.last, s.whole, s.err, s.hidden = make(map[string]*Row), nil, time.Time{}, nil, 0
 	select {
-	case <-s.viewer: // who looked long ago
+	case <-s.viewer: // a request from long ago
 	default:
 	}
 	s.mu.Unlock()
@@ -128,7 +126,7 @@ func (s *Source) waitForViewer(ctx context.Context) bool {
 	}
 }
 
-// sleep waits for d and reports whether ctx is still alive.
+// sleep waits for d and returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -140,7 +138,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// readAll asks for all locks, once.
+// readAll reads all locks once.
 func (s *Source) readAll(ctx context.Context) {
 	start, seen, hidden := time.Now(), 0, 0
 	var failed error
@@ -173,14 +171,14 @@ func (s *Source) readAll(ctx context.Context) {
 		switch {
 		case !r.Freed.IsZero() && now.Sub(r.Freed) > freedKept:
 			delete(s.rows, name)
-		case s.wanted[name].After(now): // what asking for it said is newer
-		case failed == nil && r.Seen.Before(start): // it was not listed: nobody has it
+		case s.wanted[name].After(now): // its single read is newer
+		case failed == nil && r.Seen.Before(start): // not listed: the lock is free
 			s.rows[name] = r.nextRow(holdfast.Status{Key: name}, now)
 		}
 	}
 }
 
-// askWanted asks for the locks that somebody looks at.
+// askWanted reads the locks that are being viewed.
 func (s *Source) askWanted(ctx context.Context) {
 	s.mu.Lock()
 	now := time.Now()
@@ -203,8 +201,8 @@ func (s *Source) askWanted(ctx context.Context) {
 	all.Wait()
 }
 
-// readOne asks for one lock. Without a majority it notes what the other nodes know, but adds no row for a name that was
-// never listed: each name that a viewer asks for would become one.
+// readOne reads one lock. Without a majority it stores what the other nodes know, but adds no row for a name
+// that was never listed: otherwise each name that a viewer requests would become a row.
 func (s *Source) readOne(ctx context.Context, name string) (holdfast.Status, error) {
 	asking, cancel := context.WithTimeout(ctx, pace.HintTime())
 	defer cancel()
@@ -222,7 +220,7 @@ func (s *Source) hasRow(name string) bool {
 	return s.rows[name] != nil
 }
 
-// noteStatus notes what is known of a lock now. It says whether there was room.
+// noteStatus stores the current status of a lock. It returns false if there is no room.
 func (s *Source) noteStatus(st holdfast.Status) bool {
 	now := time.Now()
 	s.mu.Lock()
@@ -242,7 +240,7 @@ func (s *Source) noteStatus(st holdfast.Status) bool {
 	return true
 }
 
-// countHandOver notes a hand-over.
+// countHandOver counts a hand-over.
 func (s *Source) countHandOver(now time.Time) {
 	at := &s.seconds[now.Unix()%int64(len(s.seconds))]
 	if at.unix != now.Unix() {
@@ -251,8 +249,8 @@ func (s *Source) countHandOver(now time.Time) {
 	at.count++
 }
 
-// Want keeps the named locks fresh for the next three seconds, because somebody looks at them. It does
-// not block. Beyond 200 names the rest is as old as the last complete look.
+// Want keeps the named locks fresh for the next three seconds, because they are on a viewer's screen. It does
+// not block. Names beyond 200 are as old as the last complete read.
 func (s *Source) Want(names ...string) {
 	until := time.Now().Add(wantedFor)
 	s.mu.Lock()
@@ -267,18 +265,18 @@ func (s *Source) Want(names ...string) {
 // Detail is one lock with its waiters.
 type Detail struct {
 	Row   *Row
-	Queue []driver.Waiter // the first of them, in their order; empty where the service does not tell who they are
-	Err   error           // why less is known than there is
+	Queue []driver.Waiter // the first waiters in order; empty if the service does not name them
+	Err   error           // why the detail is incomplete
 }
 
-// Detail asks for one lock. It blocks for an answer of the service, two seconds at most.
+// Detail reads one lock. It blocks for an answer of the service, two seconds at most.
 func (s *Source) Detail(ctx context.Context, name string) (d Detail) {
 	st, err := s.readOne(ctx, name)
 	d.Err = err
 	s.mu.Lock()
 	row := s.rows[name]
 	s.mu.Unlock()
-	if row == nil || row.Status.Owner != st.Owner { // without room, or free, or changed meanwhile
+	if row == nil || row.Status.Owner != st.Owner { // no room for a row, or free, or changed meanwhile
 		row = row.nextRow(st, time.Now())
 	}
 	d.Row = row
@@ -292,7 +290,7 @@ func (s *Source) Detail(ctx context.Context, name string) (d Detail) {
 	return d
 }
 
-// Picture returns the current state. It does not wait for the backend.
+// Picture returns the current picture. It does not wait for the backend.
 func (s *Source) Picture() *Picture {
 	nodes := s.backend.Nodes()
 	s.mu.Lock()
@@ -301,7 +299,7 @@ func (s *Source) Picture() *Picture {
 	s.viewed = now
 	select {
 	case s.viewer <- struct{}{}:
-	default: // it has one
+	default: // a request is pending already
 	}
 	if s.last != nil && now.Sub(s.last.Taken) < pictureAge {
 		return s.last

@@ -14,17 +14,17 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// service is a backend that the test makes up.
+// service is a scripted backend.
 type service struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	locks  map[string]holdfast.Status
 	nodes  []holdfast.NodeEvent
-	err    error // of every look
-	listed int   // locks that were yielded
+	err    error // error of every read
+	listed int   // number of locks that were listed
 	asked  map[string]int
-	hang   bool // until the context ends
+	hang   bool // calls hang until their context ends
 
-	unlisted holdfast.Status // only Inspect knows it
+	unlisted holdfast.Status // only Inspect returns it
 }
 
 func (s *service) List(ctx context.Context, _ string) iter.Seq2[holdfast.Status, error] {
@@ -80,7 +80,7 @@ func (s *service) Nodes() []holdfast.NodeEvent {
 	return s.nodes
 }
 
-// set has locks held by owner.
+// set makes owner hold these locks.
 func (s *service) set(owner string, names ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,8 +111,8 @@ func numbered(n int) (names []string) {
 	return names
 }
 
-// run runs a source in a bubble until the test ends. Its test looks often enough by itself, or
-// calls wait in place of time.Sleep.
+// run runs a source in a bubble until the test ends. The test requests pictures often enough, or calls wait in
+// place of time.Sleep.
 func run(t *testing.T, b Backend, opts *Options, test func(t *testing.T, s *Source)) {
 	t.Helper()
 	t.Parallel()
@@ -127,7 +127,7 @@ func run(t *testing.T, b Backend, opts *Options, test func(t *testing.T, s *Sour
 	})
 }
 
-// wait looks while time passes.
+// wait requests pictures while time passes.
 func wait(s *Source, d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(min(time.Second, time.Until(end))) {
 		s.Picture()
@@ -210,7 +210,7 @@ func TestHandOversThatAreSeenAreCounted(t *testing.T) {
 	})
 }
 
-// A part of a second would make the rate rise and fall within it.
+// Counting parts of a second would make the rate rise and fall within it.
 func TestRatesCountWholeSeconds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -228,7 +228,7 @@ func TestRatesCountWholeSeconds(t *testing.T) {
 	})
 }
 
-// bubbleStart is the Unix time at which a bubble of synctest begins.
+// bubble is the Unix time at which a bubble of synctest begins.
 const bubble = 946684800
 
 func TestAPictureNeverWaitsForTheBackend(t *testing.T) {
@@ -295,8 +295,7 @@ func TestWhatIsLookedAtIsFresh(t *testing.T) {
 	})
 }
 
-// TestViewedLockIsKeptWithoutListing has one with a minority of votes, which
-// is in no list.
+// The lock has a minority of votes, so it is in no list.
 func TestViewedLockIsKeptWithoutListing(t *testing.T) {
 	b := &service{}
 	b.set("a", "job")
@@ -358,7 +357,7 @@ func TestWithoutAnswersTheLocksStayAndBecomeUnknown(t *testing.T) {
 	})
 }
 
-// TestNamesThatWereNeverListedGetNoRow asks for names while too few nodes answer.
+// The names are requested while too few nodes answer.
 func TestNamesThatWereNeverListedGetNoRow(t *testing.T) {
 	b := &service{}
 	b.set("a", "job")
@@ -378,7 +377,7 @@ func TestNamesThatWereNeverListedGetNoRow(t *testing.T) {
 	})
 }
 
-// TestUnknownLockNamesLastHolder holds that a lock of which nobody knows goes on naming its last holder, until one knows better.
+// A lock whose state is unknown shows its last known holder.
 func TestUnknownLockNamesLastHolder(t *testing.T) {
 	t.Parallel()
 	silent := []holdfast.NodeView{{}, {Err: errors.New("gone")}, {Err: errors.New("gone")}}

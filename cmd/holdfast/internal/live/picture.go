@@ -18,38 +18,38 @@ type Picture struct {
 	Prefix    string
 	Rows      []*Row // by name
 	Nodes     []holdfast.NodeEvent
-	Err       error     // why the last whole look was not whole
-	Whole     time.Time // when the last one ended; zero: there was none yet
-	Hidden    int       // locks for which there was no room
-	HandOvers float64   // a second, over the last ten; at least
+	Err       error     // why the last read was incomplete
+	Whole     time.Time // end of the last complete read; zero: none yet
+	Hidden    int       // number of locks without room
+	HandOvers float64   // per second, over the last ten seconds; a lower bound
 	Held      int
 	Waiters   int
-	Bad, Warn int // locks in such a state
+	Bad, Warn int // number of locks in these states
 
 	stale time.Duration
 }
 
-// Row is a lock as it was when the nodes last told of it.
+// Row is a lock as last read.
 type Row struct {
 	holdfast.Status
 	Seen      time.Time
-	Freed     time.Time // since when nobody has it or wants it; zero: somebody does
-	Changed   time.Time // when it was seen to pass to its holder; zero: it has not since it is watched
-	HandOvers int       // how often it was seen to pass to another holder
+	Freed     time.Time // time since which it is free without waiters; zero: it is not
+	Changed   time.Time // time when it was seen to pass to its holder; zero: never seen
+	HandOvers int       // number of hand-overs that were seen
 
-	// Last is the last status in which the lock was known to be held, while too few nodes answer to
-	// know its holder; otherwise nil.
+	// Last is the last status with a known holder, while too few nodes answer to know the current one;
+	// otherwise nil.
 	Last *holdfast.Status
 
-	owner string // the last there was
+	owner string // the last owner
 }
 
-// nextRow is the row after r, which may be nil, with what the nodes say now.
+// nextRow returns the row that follows r, which may be nil, from the current status.
 func (r *Row) nextRow(st holdfast.Status, now time.Time) *Row {
 	n := &Row{Status: st, Seen: now}
 	if r != nil {
 		n.Changed, n.HandOvers, n.owner = r.Changed, r.HandOvers, r.owner
-		if len(st.Nodes) == 0 && st.Held && st.Owner == r.Owner { // some services tell of nodes only when asked for one lock
+		if len(st.Nodes) == 0 && st.Held && st.Owner == r.Owner { // some services report nodes only for a single lock
 			n.Nodes = r.Nodes
 		}
 	}
@@ -73,8 +73,8 @@ func (r *Row) nextRow(st holdfast.Status, now time.Time) *Row {
 	return n
 }
 
-// Who names the holder of the lock, with "was" before the last known holder if the current one is
-// unknown. It is empty if nobody holds the lock.
+// Who names the holder of the lock, with "was" before the last known holder if the current one is unknown. It
+// is empty if the lock is free.
 func (r *Row) Who() string {
 	switch {
 	case r.Held:
@@ -95,10 +95,10 @@ func (r *Row) votes() (n int) {
 	return n
 }
 
-// Level is the urgency of a state.
+// Level is the severity of a state.
 type Level int
 
-// The levels.
+// The levels, by severity.
 const (
 	Early Level = iota - 1 // nothing is known yet
 	Fine
@@ -106,7 +106,7 @@ const (
 	Bad
 )
 
-// String is the level for programs.
+// String returns the level as a word for programs.
 func (l Level) String() string { return [...]string{"early", "fine", "warn", "bad"}[l-Early] }
 
 // State returns the state of a lock in a word or two, its level, and the reason if it is bad.
@@ -156,7 +156,7 @@ func (p *Picture) addRow(r *Row) {
 	}
 }
 
-// Left returns the time left of the lease, -1 s for a lease without an end.
+// Left returns the remaining time of the lease, -1 s for a lease without an end.
 func (p *Picture) Left(r *Row) time.Duration {
 	if r.Remaining < 0 {
 		return -time.Second
@@ -164,8 +164,8 @@ func (p *Picture) Left(r *Row) time.Duration {
 	return max(r.Remaining-p.Taken.Sub(r.Seen), 0)
 }
 
-// HeldFor returns the time that the holder has had the lock: since it was seen to pass to the holder,
-// or else since the holder asked for it, by the holder's clock. 0: unknown.
+// HeldFor returns the time for which the holder has had the lock: since it was seen to pass to the holder, or
+// else since the holder's request, by the holder's clock. 0: unknown.
 func (p *Picture) HeldFor(r *Row) time.Duration {
 	switch {
 	case !r.Held:
@@ -178,7 +178,7 @@ func (p *Picture) HeldFor(r *Row) time.Duration {
 	return 0
 }
 
-// Down are the nodes that do not vote.
+// Down returns the number of nodes that do not vote.
 func (p *Picture) Down() (n int) {
 	for _, e := range p.Nodes {
 		if NodeLevel(e.State) == Bad {
@@ -213,22 +213,22 @@ func RoundTrip(e holdfast.NodeEvent) string {
 // Sort is an order of locks.
 type Sort string
 
-// The orders: the first of an order is what one who chooses it looks for.
+// The orders of locks. The comments say which locks come first.
 const (
-	ByState   Sort = "state" // what is bad first, then by name
+	ByState   Sort = "state" // the worst, then by name
 	ByName    Sort = "name"
 	ByHolder  Sort = "holder"
-	ByHeld    Sort = "held"    // the longest first
-	ByLeft    Sort = "left"    // the shortest first
-	ByWaiters Sort = "waiting" // the most first
-	ByRate    Sort = "changes" // the most hand-overs first
+	ByHeld    Sort = "held"    // held for longest
+	ByLeft    Sort = "left"    // least time left
+	ByWaiters Sort = "waiting" // most waiters
+	ByRate    Sort = "changes" // most hand-overs
 )
 
 // Sorts are all orders.
 var Sorts = []Sort{ByState, ByName, ByHolder, ByHeld, ByLeft, ByWaiters, ByRate}
 
-// Select are the rows in which each word of filter occurs, in name, holder, note, owner or
-// state, in an order.
+// Select returns, in an order, the rows in which each word of filter occurs: in name, holder, note, owner or
+// state.
 func (p *Picture) Select(filter string, by Sort) []*Row {
 	words := strings.Fields(strings.ToLower(filter))
 	rows := make([]*Row, 0, len(p.Rows))
@@ -254,7 +254,7 @@ func (p *Picture) order(by Sort) func(a, b *Row) int {
 		}
 	case ByHeld:
 		return func(a, b *Row) int { return cmp.Compare(p.HeldFor(b), p.HeldFor(a)) }
-	case ByLeft: // what nobody holds, and what has no end, comes last
+	case ByLeft: // free locks and leases without an end come last
 		return func(a, b *Row) int { return cmp.Compare(p.urgency(a), p.urgency(b)) }
 	case ByWaiters:
 		return func(a, b *Row) int { return cmp.Compare(b.Waiters, a.Waiters) }
@@ -270,7 +270,7 @@ func (p *Picture) urgency(r *Row) uint64 {
 	if !r.Held {
 		return 1<<64 - 1
 	}
-	return uint64(p.Left(r)) // what has no end is negative, so it comes late
+	return uint64(p.Left(r)) // a lease without an end is negative, so it comes late
 }
 
 func (p *Picture) matches(r *Row, words []string) bool {
@@ -286,7 +286,7 @@ func (p *Picture) matches(r *Row, words []string) bool {
 	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
 }
 
-// Headline is the state of the whole in a sentence, and how bad it is.
+// Headline describes the overall state in a sentence, with its level.
 func (p *Picture) Headline() (text string, level Level) {
 	down, all := p.Down(), len(p.Nodes)
 	switch {
@@ -308,7 +308,7 @@ func (p *Picture) Headline() (text string, level Level) {
 	return "all well", Fine
 }
 
-// Locks is a number of locks, in words.
+// Locks formats a number of locks.
 func Locks(n int) string {
 	if n == 1 {
 		return "1 lock"

@@ -33,13 +33,13 @@ func main() {
 // pages writes the page of cmd and of each command below it.
 func pages(cmd *cobra.Command, dir string) error {
 	if cmd.Name() == "help" || cmd.Parent() != nil && cmd.Parent().Name() == "completion" {
-		return nil // what they say is on the page above
+		return nil // their text is on the parent's page
 	}
 	var page bytes.Buffer
 	cmd.DisableAutoGenTag = true
 	header := &doc.GenManHeader{Section: "1", Source: "Holdfast", Manual: "Holdfast"}
 	err := doc.GenMan(cmd, header, &page)
-	text := bytes.Replace(page.Bytes(), []byte(header.Date.Format(`"Jan 2006"`)), []byte(header.Date.Format(`"2006-01-02"`)), 1) // which mandoc reads
+	text := bytes.Replace(page.Bytes(), []byte(header.Date.Format(`"Jan 2006"`)), []byte(header.Date.Format(`"2006-01-02"`)), 1) // the date format of mandoc
 	for _, below := range cmd.Commands() {
 		err = errors.Join(err, pages(below, dir))
 	}

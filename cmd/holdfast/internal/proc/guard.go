@@ -18,48 +18,47 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Heir is the name under which this program runs for a guard that has killed a group, to
-// tell of it and to release the lease: the guard has neither a log nor a client of a backend.
+// Heir is the name under which this program runs after a guard has killed a group: it logs that and releases
+// the lease, because the guard has neither a log nor a client of a backend.
 const Heir = "heir-of-run"
 
-// Killing has the work of a guard that is done, and the rest.
+// Killing reports what a guard has done, and what remains to do.
 type Killing struct {
 	Group int             `json:"group"`
 	Why   string          `json:"why"`
-	Error string          `json:"error,omitempty"` // of the killing: the group may live
-	Lease json.RawMessage `json:"lease,omitempty"` // to release; nil: there is none, or the group may live
+	Error string          `json:"error,omitempty"` // error of the kill: the group may be alive
+	Lease json.RawMessage `json:"lease,omitempty"` // lease to release; nil: none, or the group may be alive
 }
 
-// Guard is the name under which this program runs as a guard: a process that kills
-// the group at the time that it got last, or when the pipe to it is closed without
-// a dismissal. So the group ends in time even if the process that runs it is
-// killed, is stopped or hangs.
+// Guard is the name under which this program runs as a guard: a process that kills the group at the time in
+// its last order, or when the pipe to it closes without a dismissal. So the group ends in time even if
+// holdfast is killed, is suspended or hangs.
 const Guard = "guard-of-run"
 
 const (
 	killPause = 5 * time.Millisecond
 )
 
-// GuardKilled is the exit status of a guard that has killed the group.
+// GuardKilled is the exit code of a guard that has killed the group.
 const GuardKilled = 3
 
 // order is one message to the guard.
 type order struct {
 	Group  int             `json:"group"`
 	KillAt boot.Instant    `json:"kill_at"`
-	Lease  json.RawMessage `json:"lease,omitempty"` // to release when the group has been killed; nil: as before
+	Lease  json.RawMessage `json:"lease,omitempty"` // lease to release after a kill; nil: unchanged
 	Done   bool            `json:"done,omitempty"`
 }
 
-// guardLink is the parent's side.
+// guardLink is holdfast's side of the pipes to the guard.
 type guardLink struct {
 	pid    int
 	orders *os.File
 	answer *os.File
 }
 
-// startGuard starts the guard in a session of its own: neither the terminal nor
-// a signal to our group may reach it.
+// startGuard starts the guard in a session of its own, so that neither the terminal nor a signal to our group
+// reaches it.
 func startGuard(self Self) (*guardLink, error) {
 	in, orders, err := os.Pipe()
 	if err != nil {
@@ -85,9 +84,8 @@ func startGuard(self Self) (*guardLink, error) {
 	return g, p.Release()
 }
 
-// raisePriority gives the processes that this thread starts precedence on an
-// overloaded machine, where a guard is needed most; only root and CAP_SYS_NICE
-// may. The caller is locked to its thread.
+// raisePriority raises the priority of processes that this thread starts, because a guard is needed most on an
+// overloaded machine. Only root and CAP_SYS_NICE may. The caller is locked to its thread. back undoes it.
 func raisePriority() (back func()) {
 	was, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
 	if err != nil || unix.Setpriority(unix.PRIO_PROCESS, 0, -10) != nil {
@@ -96,7 +94,7 @@ func raisePriority() (back func()) {
 	return func() { unix.Setpriority(unix.PRIO_PROCESS, 0, toNiceness(was)) }
 }
 
-// waitReady blocks until the guard stands.
+// waitReady blocks until the guard is ready.
 func (g *guardLink) waitReady() error {
 	if err := g.answer.SetReadDeadline(time.Now().Add(pace.GuardTime())); err != nil {
 		return err
@@ -105,8 +103,8 @@ func (g *guardLink) waitReady() error {
 	return err
 }
 
-// sendOrder does not wait for a guard that does not read: its pipe has room for hundreds of
-// orders. A deadline would do the same, but on a busy machine it can pass before the write.
+// sendOrder sends an order without waiting for the guard to read it: the pipe has room for hundreds. A
+// deadline would do the same, but on a busy machine it can pass before the write.
 func (g *guardLink) sendOrder(o order) error {
 	line, err := json.Marshal(o)
 	if err != nil {
@@ -133,9 +131,9 @@ func (g *guardLink) close() {
 	g.answer.Close()
 }
 
-// RunGuard is the guard's side: orders come from in, and a byte on ready says
-// that it stands. It returns when it was dismissed or the group is gone. When it has
-// killed the group, nothing runs under the lease any more, and it calls bequeath.
+// RunGuard is the guard's side. It reads orders from in, and writes a byte to ready once it is ready. It
+// returns when it is dismissed or the group is gone. After it has killed the group, nothing runs under the
+// lease any more, and it calls bequeath.
 func RunGuard(in io.Reader, ready io.Writer, bequeath func(Killing) error) int {
 	applyName()
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGTSTP, syscall.SIGPIPE)
@@ -164,14 +162,13 @@ func RunGuard(in io.Reader, ready io.Writer, bequeath func(Killing) error) int {
 	return code
 }
 
-// Bequeath starts an heir, whose log has this format, and waits for its end. It is what a
-// guard calls.
+// Bequeath starts an heir, whose log has this format, and waits for its end. A guard calls it.
 func Bequeath(did Killing, format string) error {
 	text, err := json.Marshal(did)
 	if err != nil {
 		return err
 	}
-	out, in, err := os.Pipe() // not through the arguments, which others can read
+	out, in, err := os.Pipe() // not as an argument, which others can read
 	if err != nil {
 		return err
 	}
@@ -182,13 +179,13 @@ func Bequeath(did Killing, format string) error {
 	if err != nil {
 		return err
 	}
-	_, err = in.Write(text) // a pipe has room for it, as it had for the order
+	_, err = in.Write(text) // the pipe has room for it, as for the order
 	in.Close()
-	_, failed := heir.Wait() // it has told what went wrong
+	_, failed := heir.Wait() // the heir has logged what went wrong
 	return errors.Join(err, failed)
 }
 
-// readOrders closes orders at the end of in.
+// readOrders reads orders until the end of in, and then closes orders.
 func readOrders(in io.Reader, orders chan<- order) {
 	defer close(orders)
 	for d := json.NewDecoder(in); ; {
@@ -200,12 +197,13 @@ func readOrders(in io.Reader, orders chan<- order) {
 	}
 }
 
-// awaitKill returns the order whose group is to be killed, and why; or none with a group.
+// awaitKill waits and returns the order whose group must be killed, and why. If there is nothing to kill, the
+// order has no group.
 func awaitKill(orders <-chan order, alarm *boot.Alarm) (last order, why string) {
 	for {
 		switch {
 		case last.KillAt == 0 || boot.Now() < last.KillAt:
-		case !isGroupAlive(last.Group): // holdfast has seen to it, and is about to say so
+		case !isGroupAlive(last.Group): // holdfast has ended it and is about to dismiss the guard
 			last.KillAt = 0
 		default:
 			return last, "the lease is about to end and was not renewed"
@@ -228,8 +226,7 @@ func awaitKill(orders <-chan order, alarm *boot.Alarm) (last order, why string) 
 	}
 }
 
-// killGroup kills until no process is left: a process may start while the signal is
-// being sent.
+// killGroup sends KILL until no process is left: a process may start while the signal is sent.
 func killGroup(group int) error {
 	for end := time.Now().Add(pace.KillTime()); ; time.Sleep(killPause) {
 		err := unix.Kill(-group, unix.SIGKILL)

@@ -21,12 +21,12 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// guarded is a group and the guard of it, in this process.
+// guarded is a group with its guard, in this process.
 type guarded struct {
 	command *exec.Cmd
 	orders  *io.PipeWriter
 	code    chan int
-	did     []Killing // to be read when there is a code
+	did     []Killing // read it after code
 }
 
 func newGuarded(t *testing.T) *guarded {
@@ -60,7 +60,7 @@ func (g *guarded) tell(t *testing.T, o order) {
 	}
 }
 
-// killed checks what the guard has left.
+// killed checks the outcome of a guard that has killed its group.
 func (g *guarded) killed(t *testing.T, why, lease string) {
 	t.Helper()
 	code := <-g.code
@@ -70,7 +70,7 @@ func (g *guarded) killed(t *testing.T, why, lease string) {
 	}
 }
 
-// These run in this process, whose signals RunGuard takes, so one after the other.
+// The subtests run one after another in this process, because RunGuard handles its signals.
 func TestGuard(t *testing.T) {
 	t.Run("KillsAtTheMomentItWasToldLast", func(t *testing.T) {
 		g := newGuarded(t)
@@ -119,7 +119,7 @@ func TestGuard(t *testing.T) {
 	})
 }
 
-// TestDescendantsAreFoundAtAnyDepth, except for the guard and the heir that it starts.
+// The guard and the heir that it starts are left out.
 func TestDescendantsAreFoundAtAnyDepth(t *testing.T) {
 	t.Parallel()
 	all := []Process{
@@ -141,8 +141,8 @@ func TestDescendantsAreFoundAtAnyDepth(t *testing.T) {
 	}
 }
 
-// An order is given while there is room for it, however late it is on a busy machine, and is
-// refused at once where there is none.
+// An order is sent while the pipe has room, however late on a busy machine, and fails at once if there is
+// none.
 func TestAnOrderWaitsForNoGuard(t *testing.T) {
 	t.Parallel()
 	in, orders, err := os.Pipe()
@@ -161,7 +161,7 @@ func TestAnOrderWaitsForNoGuard(t *testing.T) {
 	}
 }
 
-// TestOrderTooLongForGuardIsAnError: half an order would end the guard, which kills the command then.
+// Half of an order would end the guard, which would then kill the command.
 func TestOrderTooLongForGuardIsAnError(t *testing.T) {
 	t.Parallel()
 	in, orders, err := os.Pipe()

@@ -19,14 +19,13 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
 )
 
-// FuzzProcess holds that a process is known by its group whatever its name is, for any
-// program can name itself as it likes.
+// FuzzProcess: the group of a process is found whatever its name is, because a program can choose its name.
 func FuzzProcess(f *testing.F) {
 	for _, name := range []string{"sh", "a b", ") Z 1 1", "(", "\n", "x) S 1 2 (y", ""} {
 		f.Add(name, 7, []byte("7 (x) S 1 1"))
 	}
 	f.Fuzz(func(t *testing.T, name string, group int, stat []byte) {
-		parseProcess(1, stat) // no text makes it panic
+		parseProcess(1, stat) // no text may panic
 		p, ok := parseProcess(5, fmt.Appendf(nil, "5 (%s) S 3 %d 9 0", name, group))
 		if !ok || p.Name != name || p.parent != 3 || p.group != group {
 			t.Errorf("%q of group %d is %+v, %v", name, group, p, ok)
@@ -37,8 +36,7 @@ func FuzzProcess(f *testing.F) {
 	})
 }
 
-// FuzzOrders holds that the guard reads what it was told, in order, and takes what
-// follows for the end of holdfast if it is no order.
+// FuzzOrders: the guard reads its orders in order. Text that is no order counts as the end of holdfast.
 func FuzzOrders(f *testing.F) {
 	f.Add(7, int64(1), []byte(""))
 	f.Add(1, int64(-1), []byte("{"))
@@ -55,7 +53,7 @@ func FuzzOrders(f *testing.F) {
 		if got := <-orders; !reflect.DeepEqual(got, told) {
 			t.Errorf("told %+v, read %+v", told, got)
 		}
-		for range orders { // it ends
+		for range orders { // the channel must close
 		}
 	})
 }
@@ -67,7 +65,7 @@ func TestChildrenAreSeenWhateverThreadStartedThem(t *testing.T) {
 		cmd := exec.Command("sleep", "60")
 		started := make(chan error)
 		go func() {
-			runtime.LockOSThread() // for good: the thread ends, and another one inherits the child
+			runtime.LockOSThread() // never unlocked: the thread ends, and another one inherits the child
 			started <- cmd.Start()
 		}()
 		if err := <-started; err != nil {
@@ -90,7 +88,7 @@ func TestChildrenAreSeenWhateverThreadStartedThem(t *testing.T) {
 	}
 }
 
-// TestHiddenProcessesKeepTheirGroupAlive: /proc may show only the processes of its reader's user.
+// /proc may show only the processes of its reader's user.
 func TestHiddenProcessesKeepTheirGroupAlive(t *testing.T) {
 	t.Parallel()
 	type process struct {

@@ -1,16 +1,14 @@
 //go:build unix
 
-// Package proc runs one command as a process group of its own, and is responsible
-// for every process that the command starts: it starts, signals, stops, kills and
-// reaps them, lends them the terminal, and can let a second process kill them when
-// this one no longer can.
+// Package proc runs one command in a process group of its own, and is responsible for every process that the
+// command starts: it starts, signals, suspends, kills and reaps them, lends them the terminal, and can have a
+// second process kill them when this one cannot.
 //
 // # What is not promised
 //
-// When this process itself is gone, the guard, if there is one, kills the group
-// and no other process. Otherwise the kernel kills the command alone (Pdeathsig,
-// Linux). A process that has left the group is found as long as this process
-// lives, and only on Linux. A program that changes its user may be out of reach.
+// When this process itself is gone, the guard, if there is one, kills the group and no other process. Without
+// a guard the kernel kills the command alone (Pdeathsig, Linux). A process that has left the group is found
+// only while this process lives, and only on Linux. A program that changes its user may be out of reach.
 package proc
 
 import (
@@ -34,12 +32,12 @@ import (
 
 // Command describes the program to run.
 type Command struct {
-	Path  string   // of the program
-	Args  []string // from the program's name on
+	Path  string   // path of the program
+	Args  []string // arguments, beginning with the program's name
 	Env   []string
 	Self  Self   // this program, to run it as gate and guard
-	Guard bool   // have a second process kill the group when this one cannot, and then release Lease
-	Lease []byte // what the release of RunGuard is called with
+	Guard bool   // a second process kills the group if this one cannot, and then releases Lease
+	Lease []byte // passed to bequeath of RunGuard
 }
 
 // Self describes how to start this program again.
@@ -48,11 +46,10 @@ type Self struct {
 	Log        string // format of the guard's log
 }
 
-// Myself is this program, which is known to its caller by name.
+// Myself describes this program, whose users know it by name.
 func Myself(name string) Self { return Self{Path: selfPath(), Name: name} }
 
-// ExecError reports that the command cannot be executed. A failure of this program before that is
-// another error.
+// ExecError reports that the command cannot be executed. Any other failure to start it has another type.
 type ExecError struct {
 	Path string
 	Err  syscall.Errno
@@ -64,8 +61,8 @@ func (e *ExecError) Error() string { return fmt.Sprintf("%s: %v", e.Path, e.Err)
 // Unwrap gives the kernel's reason.
 func (e *ExecError) Unwrap() error { return e.Err }
 
-// execError turns err, of executing path, into an ExecError unless its cause is a resource that this
-// process or its system lacks.
+// execError turns the error of executing path into an ExecError, unless this process or its system lacks a
+// resource.
 func execError(path string, err error) error {
 	errno, ok := errors.AsType[syscall.Errno](err)
 	switch {
@@ -78,7 +75,7 @@ func execError(path string, err error) error {
 // Event is something that happened to a process of the job.
 type Event struct {
 	Kind   Kind
-	Status unix.WaitStatus // of Exited, Stopped and GuardGone
+	Status unix.WaitStatus // status for Exited, Stopped and GuardGone
 }
 
 // Kind is the kind of an Event.
@@ -87,37 +84,37 @@ type Kind int
 // The kinds of events.
 const (
 	Exited    Kind = iota // the command ended
-	Stopped               // the command was stopped, as by Ctrl-Z
-	Reaped                // another process that came of it ended
-	GuardGone             // the guard ended, which it should not
+	Stopped               // the command was suspended, as by Ctrl-Z
+	Reaped                // another process of the job ended
+	GuardGone             // the guard ended unexpectedly
 )
 
-// Process is a process that came of the command.
+// Process is a process that the command, or a descendant, has started.
 type Process struct {
 	PID  int
 	Name string
-	// group and parent decide how it ends.
+	// group and parent decide how the process can be ended.
 	group, parent int
 }
 
-// String is "4121 (backup)".
+// String formats the process as "4121 (backup)".
 func (p Process) String() string { return fmt.Sprintf("%d (%s)", p.PID, p.Name) }
 
-// Job is a command that was started. Its methods are for one goroutine.
+// Job is a command that was started. Use its methods from one goroutine.
 type Job struct {
-	// Events receives the events of the job. It must be read until the command has exited and the job
-	// is closed. It is closed when no process is left.
+	// Events receives the events of the job. Read it until the command has exited and the job is closed. It is
+	// closed when no process is left.
 	Events <-chan Event
 
-	pid      int // of the command, and the name of its group
+	pid      int // id of the command, and of its group
 	terminal *terminal
 	guard    *guardLink
 	before   map[int]bool // children of a shell that became this process by exec
 }
 
-// Start starts the command. When Start returns, the group is known to the guard,
-// the terminal is lent, and the command runs. killAt is when the guard kills,
-// unless Protect moves it. A command that cannot be executed is an ExecError.
+// Start starts the command. When it returns, the guard knows the group, the terminal is lent, and the command
+// runs. The guard kills at killAt, unless Protect moves that. A command that cannot be executed gives an
+// ExecError.
 func Start(c Command, killAt boot.Instant) (*Job, error) {
 	becomeReaper()
 	j := &Job{terminal: openTerminal(), before: make(map[int]bool)}
@@ -144,7 +141,7 @@ func Start(c Command, killAt boot.Instant) (*Job, error) {
 		j.release()
 		return nil, err
 	}
-	// To take the terminal back from the background; not before, for the command would inherit it.
+	// Needed to take the terminal back from the background. Not earlier, because the command would inherit it.
 	signal.Ignore(syscall.SIGTTOU)
 	if err := j.armGuard(c, killAt); err != nil {
 		j.abort()
@@ -160,9 +157,8 @@ func Start(c Command, killAt boot.Instant) (*Job, error) {
 	return j, nil
 }
 
-// runParent is the thread that starts the processes and waits for them. The kernel
-// kills the command when the *thread* that started it ends (golang/go#27505), so
-// it must be one that stays: the goroutine is locked to it for good.
+// runParent is the goroutine that starts the processes and waits for them. The kernel kills the command when
+// the *thread* that started it ends (golang/go#27505), so the goroutine stays locked to its thread.
 func (j *Job) runParent(c Command, g *gate, events chan<- Event, started chan<- error) {
 	runtime.LockOSThread()
 	if err := j.launch(c, g); err != nil {
@@ -196,8 +192,7 @@ func (j *Job) launch(c Command, g *gate) error {
 	return p.Release()
 }
 
-// reapAll reaps every child of this process, orphans that it inherited too, until none
-// is left.
+// reapAll reaps every child of this process, including adopted orphans, until none is left.
 func (j *Job) reapAll(events chan<- Event) {
 	defer close(events)
 	for {
@@ -230,7 +225,7 @@ func (j *Job) armGuard(c Command, killAt boot.Instant) error {
 	return j.guard.sendOrder(order{Group: j.pid, KillAt: killAt, Lease: c.Lease})
 }
 
-// abort ends a command that never got to run, and the guard.
+// abort ends a command that never ran, and the guard.
 func (j *Job) abort() {
 	j.Signal(syscall.SIGKILL)
 	for e := range j.Events {
@@ -241,8 +236,7 @@ func (j *Job) abort() {
 	j.Close()
 }
 
-// Protect tells the guard when to kill the group from now on. Without a guard it
-// does nothing.
+// Protect tells the guard the new time to kill the group. Without a guard it does nothing.
 func (j *Job) Protect(killAt boot.Instant) error {
 	if j.guard == nil {
 		return nil
@@ -250,20 +244,19 @@ func (j *Job) Protect(killAt boot.Instant) error {
 	return j.guard.sendOrder(order{Group: j.pid, KillAt: killAt})
 }
 
-// PID is the command's process id, which also names its group.
+// PID returns the command's process id, which is also the id of its group.
 func (j *Job) PID() int { return j.pid }
 
-// Signal sends s to the group. It returns an error if no process of the group could be reached: EPERM if they
-// all run as another user.
+// Signal sends s to the group. It returns an error if it reached no process: EPERM if all run as another user.
 func (j *Job) Signal(s syscall.Signal) error { return unix.Kill(-j.pid, s) }
 
-// SignalCommand sends s to the command alone, and returns an error as Signal does.
+// SignalCommand sends s to the command alone, with errors like Signal.
 func (j *Job) SignalCommand(s syscall.Signal) error { return unix.Kill(j.pid, s) }
 
-// Alive reports whether any process of the group is left.
+// Alive reports whether a process of the group is left.
 func (j *Job) Alive() bool { return isGroupAlive(j.pid) }
 
-// Members are the processes of the group that are left.
+// Members returns the processes of the group that are left.
 func (j *Job) Members() []Process {
 	var members []Process
 	for _, p := range listProcesses() {
@@ -274,13 +267,14 @@ func (j *Job) Members() []Process {
 	return members
 }
 
-// OutOfReach returns the processes of the group that this user may not signal, as they have changed their user.
+// OutOfReach returns the processes of the group that this user may not signal, because they have changed their
+// user.
 func (j *Job) OutOfReach() []Process {
 	return slices.DeleteFunc(j.Members(), func(p Process) bool { return !errors.Is(unix.Kill(p.PID, 0), unix.EPERM) })
 }
 
-// Escaped are the processes that came of the command and have left its group,
-// as daemons do, and whose parents are gone.
+// Escaped returns the descendants of the command that have left its group, as daemons do, and whose parents
+// are gone.
 func (j *Job) Escaped() []Process {
 	var escaped []Process
 	for _, p := range listChildren() {
@@ -291,13 +285,12 @@ func (j *Job) Escaped() []Process {
 	return escaped
 }
 
-// isForeign reports whether a process descends neither from the command nor from its descendants: the
-// guard has an heir, which frees the lock.
+// isForeign reports whether a process belongs neither to the command nor to its descendants. The guard, for
+// example, has an heir that releases the lock.
 func (j *Job) isForeign(pid int) bool { return j.before[pid] || j.guard != nil && pid == j.guard.pid }
 
-// Kill kills the group and all other descendants of this process, and reports
-// whether there were any. Processes that start meanwhile may escape: callers repeat
-// it until none is left.
+// Kill kills the group and all other descendants of this process, and reports whether there were any.
+// Processes that start meanwhile may escape, so callers repeat it until none is left.
 func (j *Job) Kill() bool {
 	left := unix.Kill(-j.pid, unix.SIGKILL) == nil
 	for _, p := range descendants(os.Getpid(), listProcesses(), j.isForeign) {
@@ -308,8 +301,7 @@ func (j *Job) Kill() bool {
 	return left
 }
 
-// descendants returns all descendants of root at any depth, without those for which except is true and
-// their descendants.
+// descendants returns all descendants of root, without those for which except is true and their descendants.
 func descendants(root int, all []Process, except func(pid int) bool) []Process {
 	children := make(map[int][]Process)
 	for _, p := range all {
@@ -327,9 +319,8 @@ func descendants(root int, all []Process, except func(pid int) bool) []Process {
 	return found
 }
 
-// Close takes the terminal back, tells the guard that its work is done, and waits
-// a moment for it to end: a run around this one would take it for a process that
-// escaped. It must not be called while the group lives.
+// Close takes the terminal back, dismisses the guard, and waits a moment for it to end: an outer run would
+// take it for an escaped process. Do not call it while the group lives.
 func (j *Job) Close() {
 	if j.guard != nil && j.guard.sendOrder(order{Done: true}) == nil {
 		j.awaitGuard()
@@ -337,7 +328,7 @@ func (j *Job) Close() {
 	j.release()
 }
 
-// Unguarded notes that the guard has ended.
+// Unguarded records that the guard has ended.
 func (j *Job) Unguarded() {
 	j.guard.close()
 	j.guard = nil
@@ -365,20 +356,20 @@ func (j *Job) release() {
 	j.terminal.takeBack()
 }
 
-// Gate is the name under which this program runs as a gate: it waits until the
-// group is known to the guard and has the terminal, and then becomes the command.
-// Otherwise a command could fork, or read from the terminal, before.
+// Gate is the name under which this program runs as a gate: it waits until the guard knows the group and the
+// group has the terminal, and then becomes the command. Otherwise the command could fork or read from the
+// terminal too early.
 const Gate = "gate-of-run"
 
-// gateReady is written by a gate when it has started. A gate that ends without it has failed. A gate that ends
-// after it, before it becomes the command, was killed: the command ended in that way.
+// gateReady is written by a gate once it has started. A gate that ends before has failed. A gate that ends
+// afterwards, before it becomes the command, was killed: that counts as the end of the command.
 const gateReady = "+"
 
-// gate is the parent's side of that.
+// gate is holdfast's side of a gate.
 type gate struct {
-	path        string // of the command
+	path        string // path of the command
 	command     Command
-	entry, exit *os.File // the gate's own ends
+	entry, exit *os.File // the gate's ends of the pipes
 	opener      *os.File
 	verdict     *os.File
 }
@@ -400,10 +391,10 @@ func newGate(c Command) (*gate, error) {
 	return &gate{path: path, command: c, entry: entry, opener: opener, verdict: verdict, exit: exit}, nil
 }
 
-// childFiles are the ends that the gate inherits, as descriptors 3 and 4.
+// childFiles returns the ends that the gate inherits, as descriptors 3 and 4.
 func (g *gate) childFiles() []*os.File { return []*os.File{g.entry, g.exit} }
 
-// open lets the command run and returns why it cannot be executed, if so.
+// open lets the command run. It returns an error if the command cannot be executed.
 func (g *gate) open() error {
 	g.entry.Close()
 	g.exit.Close()
@@ -434,13 +425,13 @@ func (g *gate) close() {
 	}
 }
 
-// RunGate is the gate's side. args are the path of the command and its
-// arguments. It returns only when it cannot become the command.
+// RunGate is the gate's side. args are the path of the command and its arguments. It returns only if it cannot
+// become the command.
 func RunGate(args []string) int {
 	entry, exit := os.NewFile(3, "gate"), os.NewFile(4, "verdict")
 	fmt.Fprint(exit, gateReady)
 	if n, err := entry.Read(make([]byte, 1)); n != 1 || err != nil {
-		return 1 // the parent is gone
+		return 1 // holdfast is gone
 	}
 	entry.Close()
 	unix.CloseOnExec(4)

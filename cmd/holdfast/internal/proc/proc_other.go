@@ -1,7 +1,7 @@
 //go:build !unix
 
-// Package proc runs one command as a process group of its own. This system has
-// no process groups, so it cannot.
+// Package proc runs one command in a process group of its own. This system has no process groups, so proc
+// cannot.
 package proc
 
 import "io"
@@ -9,21 +9,21 @@ import "io"
 // Self describes how to start this program again.
 type Self struct{ Path, Name, Log string }
 
-// The names under which this program runs helpers of its own.
+// The names under which this program runs its helpers.
 const (
 	Gate  = "gate-of-run"
 	Guard = "guard-of-run"
 	Heir  = "heir-of-run"
 )
 
-// Killing is nothing here.
+// Killing is unused on this system.
 type Killing struct {
 	Group      int
 	Why, Error string
 	Lease      []byte
 }
 
-// Myself is nothing here.
+// Myself describes this program.
 func Myself(name string) Self { return Self{Name: name} }
 
 // RunGate does nothing here.

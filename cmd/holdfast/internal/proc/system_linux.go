@@ -14,41 +14,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Missing describes what cannot be done on this system; empty: nothing is missing.
+// Missing describes what this system cannot do; empty: nothing.
 const Missing = ""
 
-// groupAttr has the command be killed when this process dies, and gives it a
-// group of its own.
+// groupAttr makes the kernel kill the command when this process dies, and gives the command its own group.
 func groupAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// selfPath is the program that runs, also when its file was moved or replaced.
+// selfPath returns the path of this program, valid even if its file was moved or replaced.
 func selfPath() string { return "/proc/self/exe" }
 
-// applyName gives this process the name that its file has; the kernel knows it by
-// selfPath.
+// applyName gives this process the name of its file; the kernel would show the name in selfPath.
 func applyName() {
 	if path, err := os.Executable(); err == nil {
-		os.WriteFile("/proc/self/comm", []byte(path[strings.LastIndexByte(path, '/')+1:]), 0) // for people; it may fail
+		os.WriteFile("/proc/self/comm", []byte(path[strings.LastIndexByte(path, '/')+1:]), 0) // for people; ignore an error
 	}
 }
 
-// becomeReaper makes this process the parent of orphans among its descendants,
-// so that none escapes unseen. It fails on no kernel that Go supports.
+// becomeReaper makes this process the parent of orphaned descendants, so that none escapes unseen. It cannot
+// fail on a kernel that Go supports.
 func becomeReaper() { unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
-// toNiceness converts a priority as the kernel reports it into one as setpriority
-// takes it.
+// toNiceness converts a priority from the kernel's form to the form for setpriority.
 func toNiceness(priority int) int { return 20 - priority }
 
-// hasNoChild reports whether this process has no child, not even one that has ended: then there is no
-// need to look at every process of the machine.
+// hasNoChild reports whether this process has no child, not even a zombie. Then it need not read all processes
+// of the machine.
 func hasNoChild() bool {
 	return errors.Is(unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil), unix.ECHILD)
 }
 
-// listChildren are the processes whose parent is this one, and that are no zombies.
+// listChildren returns the children of this process, without zombies.
 func listChildren() []Process {
 	if hasNoChild() {
 		return nil
@@ -59,7 +56,7 @@ func listChildren() []Process {
 	threads, _ := os.ReadDir("/proc/self/task")
 	var all []Process
 	for _, thread := range threads { // each thread has the children that it started or inherited
-		text, _ := os.ReadFile("/proc/self/task/" + thread.Name() + "/children") // the thread may have ended, and another one has what it had
+		text, _ := os.ReadFile("/proc/self/task/" + thread.Name() + "/children") // the thread may have ended; another one has its children
 		for field := range strings.FieldsSeq(string(text)) {
 			if pid, err := strconv.Atoi(field); err == nil {
 				if p, ok := readProcess(pid); ok {
@@ -71,7 +68,7 @@ func listChildren() []Process {
 	return all
 }
 
-// listProcesses are all that are not zombies, as far as /proc shows them.
+// listProcesses returns all processes in /proc that are not zombies.
 func listProcesses() []Process {
 	var all []Process
 	eachProcess(func(p Process, alive bool) {
@@ -109,7 +106,7 @@ func readProcess(pid int) (Process, bool) {
 	return parseProcess(pid, stat)
 }
 
-// Name returns the name of a process as /proc shows it, or "" if it is not shown or is no plain text.
+// Name returns the name of a process from /proc, or "" if it is hidden or unprintable.
 func Name(pid int) string {
 	p, _ := readProcess(pid)
 	if strings.ContainsFunc(p.Name, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }) {
@@ -118,8 +115,8 @@ func Name(pid int) string {
 	return p.Name
 }
 
-// parseProcess parses /proc/PID/stat: "PID (name) state parent group …", where the name may hold anything. It
-// reports whether the process is alive: a zombie is not, and text that cannot be parsed gives no process.
+// parseProcess parses /proc/PID/stat: "PID (name) state parent group …", where the name may contain any
+// character. It reports whether the process is alive, that is, no zombie. Malformed text gives no process.
 func parseProcess(pid int, stat []byte) (Process, bool) {
 	open, shut := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
 	if open < 0 || shut < open {
@@ -138,16 +135,16 @@ func parseProcess(pid int, stat []byte) (Process, bool) {
 	return p, fields[0] != "Z" && fields[0] != "X"
 }
 
-// isGroupAlive reports whether a group has a member that is not a zombie: a zombie stays for good if
-// its parent does not reap it.
+// isGroupAlive reports whether a group has a member that is no zombie. A zombie stays for as long as its
+// parent does not reap it.
 func isGroupAlive(group int) bool {
 	err := unix.Kill(-group, 0)
 	return !isGone(err) && isGroupShown(group, err, eachProcess)
 }
 
-// isGroupShown reports whether a group for which kill answered err has a member that is alive among
-// the processes that each visits. If /proc may hide processes, as with hidepid or systemd's
-// ProtectProc, kill's answer has to do: a member that has changed its user is not shown then.
+// isGroupShown reports whether a group has a living member among the processes that each visits; err is the
+// answer of kill for the group. If /proc may hide processes, as with hidepid or systemd's ProtectProc, the
+// answer of kill decides: a member that has changed its user is hidden.
 func isGroupShown(group int, err error, each func(visit func(p Process, alive bool))) bool {
 	var shown, living, whole bool
 	each(func(p Process, alive bool) {

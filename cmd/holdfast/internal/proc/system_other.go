@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Missing describes what cannot be done on this system.
+// Missing describes what this system cannot do.
 const Missing = "processes that leave the command's group are not seen, and with --no-guard the command outlives a holdfast that is killed"
 
 func groupAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
@@ -17,7 +17,7 @@ func groupAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: tru
 func becomeReaper() {}
 
 func selfPath() string {
-	path, _ := os.Executable() // only the guard and terminals need it, and say so
+	path, _ := os.Executable() // only the guard and terminals need it, and report it
 	return path
 }
 

@@ -13,9 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// terminal is the controlling terminal. Only its foreground group may read from
-// it and gets Ctrl-C, so that group must be the command's while it runs. nil:
-// there is none.
+// terminal is the controlling terminal. Only its foreground group may read from it and gets Ctrl-C, so the
+// command's group must be in the foreground while it runs. nil: there is none.
 type terminal struct {
 	fd   int
 	home int // our own group
@@ -38,9 +37,9 @@ func (t *terminal) foregroundGroup() int {
 	return group
 }
 
-// startsInForeground reports whether the command gets the terminal at its start: if holdfast has it,
-// and stdin is it. With a pager or a filter behind holdfast on a pipe, that program may read from the
-// terminal; the command gets it on request.
+// startsInForeground reports whether the command gets the terminal at its start: if holdfast is in the
+// foreground and stdin is the terminal. If holdfast writes to a pipe, a pager behind it may read from the
+// terminal, and the command gets the terminal on request.
 func (t *terminal) startsInForeground() bool {
 	if t == nil || t.foregroundGroup() != t.home {
 		return false
@@ -52,7 +51,7 @@ func (t *terminal) startsInForeground() bool {
 	return err != nil || out.Mode()&os.ModeNamedPipe == 0
 }
 
-// lendTo gives the terminal to the group if it is wanted there.
+// lendTo gives the terminal to the group if the command starts in the foreground.
 func (t *terminal) lendTo(group int) {
 	if t.startsInForeground() {
 		t.setForeground(group)
@@ -61,11 +60,10 @@ func (t *terminal) lendTo(group int) {
 
 func (t *terminal) setForeground(group int) {
 	t.lent = true
-	unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, group) // fails when the group is gone, or the terminal
+	unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, group) // fails if the group or the terminal is gone
 }
 
-// takeBack makes our own group the foreground again, even if another group has
-// become it.
+// takeBack puts our own group in the foreground again, even if another group has taken its place.
 func (t *terminal) takeBack() {
 	if t != nil && t.lent {
 		t.lent = false
@@ -73,15 +71,15 @@ func (t *terminal) takeBack() {
 	}
 }
 
-// Interactive reports whether this process has a terminal, and so a shell that can continue a stopped
+// Interactive reports whether this process has a terminal, and so a shell that can continue a suspended
 // process.
 func (j *Job) Interactive() bool { return j.terminal != nil }
 
 // HadTerminal reports whether Ctrl-C reached the command's group.
 func (j *Job) HadTerminal() bool { return j.terminal != nil && j.terminal.lent }
 
-// Lend gives the terminal to a group that was stopped because it wants to use
-// it, and lets it go on. It reports false when the terminal is not ours to give.
+// Lend gives the terminal to a group that was stopped because it wants to use it, and continues the group. It
+// returns false if this process may not give the terminal.
 func (j *Job) Lend(s syscall.Signal) bool {
 	t := j.terminal
 	if t == nil || s != syscall.SIGTTIN && s != syscall.SIGTTOU {
@@ -95,10 +93,9 @@ func (j *Job) Lend(s syscall.Signal) bool {
 	return true
 }
 
-// Suspend stops this process after the command was stopped, as the shell that
-// waits for us expects, and returns when it was continued. resumed is where
-// SIGCONT is notified; whole says that the others of our own group, a pipeline,
-// stop with us. The command is not continued yet: see Resume.
+// Suspend suspends this process after the command was suspended, as the waiting shell expects, and returns
+// once it is continued. SIGCONT is notified on resumed. With whole, the others of our group, a pipeline, are
+// suspended too. The command is not continued yet: see Resume.
 func (j *Job) Suspend(resumed <-chan os.Signal, whole bool) {
 	j.Signal(syscall.SIGSTOP) // also processes that ignored SIGTSTP
 	j.terminal.takeBack()
@@ -109,18 +106,17 @@ func (j *Job) Suspend(resumed <-chan os.Signal, whole bool) {
 	if whole {
 		who = 0
 	}
-	// Not SIGTSTP: once notified, Go does not give back its default action. Nor
-	// SIGSTOP: this one the kernel discards where nobody could continue us.
+	// Not SIGTSTP: once notified, Go does not restore its default action. Not SIGSTOP: unlike it, the kernel
+	// discards SIGTTIN if nothing could continue us.
 	unix.Kill(who, unix.SIGTTIN)
-	// The stop reaches this thread a moment later, so what says that it is over
-	// is SIGCONT, or time.
+	// The stop reaches this thread a moment later, so only SIGCONT, or time, shows that it is over.
 	select {
 	case <-resumed:
 	case <-time.After(pace.StopTime()):
 	}
 }
 
-// Resume lets the command go on, with the terminal if we have it.
+// Resume continues the command, with the terminal if we have it.
 func (j *Job) Resume() {
 	if t := j.terminal; t != nil && t.foregroundGroup() == t.home {
 		t.setForeground(j.pid)
@@ -128,5 +124,5 @@ func (j *Job) Resume() {
 	j.Signal(syscall.SIGCONT)
 }
 
-// isGone recognises what kill says of a group without members.
+// isGone reports whether err is kill's answer for a group without members.
 func isGone(err error) bool { return errors.Is(err, unix.ESRCH) }

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asUser calls f on a thread of its own that has the rights of the user uid.
+// asUser calls f on its own thread with the permissions of the user uid.
 func asUser(t *testing.T, uid int, f func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -26,7 +26,7 @@ func asUser(t *testing.T, uid int, f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); errno != 0 {
 			t.Error(errno)
 			return
@@ -36,8 +36,7 @@ func asUser(t *testing.T, uid int, f func()) {
 	<-done
 }
 
-// TestGroupOfAnotherUserKeepsItsLease holds that a guard which may not kill the group gives no lease away: the
-// command goes on.
+// A guard that may not kill the group does not release the lease: the command goes on.
 func TestGroupOfAnotherUserKeepsItsLease(t *testing.T) {
 	command := exec.Command("sleep", "300")
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -60,7 +59,7 @@ func TestGroupOfAnotherUserKeepsItsLease(t *testing.T) {
 	}
 }
 
-// TestOutOfReachNamesProcessesOfAnotherUser, and a signal to them returns why it reached nobody.
+// A signal to them returns the reason why it reached no process.
 func TestOutOfReachNamesProcessesOfAnotherUser(t *testing.T) {
 	command := exec.Command("sleep", "300")
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -2,5 +2,5 @@
 
 package report
 
-// mounted is not known here: the attempt to replace the file says so then.
+// mounted returns false: this system does not tell, and the attempt to replace the file fails then.
 func mounted(string) bool { return false }

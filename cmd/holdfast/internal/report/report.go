@@ -24,17 +24,16 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Place is the target of a report: a file or a stream. The nil Place takes everything and keeps
-// nothing.
+// Place is the target of a report: a file or a stream. A nil Place accepts everything and keeps nothing.
 type Place struct {
-	flag   string   // that named the place, for errors
+	flag   string   // flag that named the place, for errors
 	public bool     // others may read it
-	path   string   // of a regular file, or of none yet; "" for a stream
-	stream *os.File // else, or of a mount; open until Close, so that no descriptor of that number is another one's
+	path   string   // path of a file, which may not exist yet; "" for a stream
+	stream *os.File // stream or mounted file; open until Close, so that its number is not reused
 }
 
-// File is the file at path, as flag says, or nil for "". File checks whether the
-// file can be written, and writes nothing.
+// File returns the place for the file at path, which flag has named, or nil for "". It checks that the file
+// can be written, and writes nothing.
 func File(flag, path string) (*Place, error) {
 	if path == "" {
 		return nil, nil
@@ -45,7 +44,7 @@ func File(flag, path string) (*Place, error) {
 		return Descriptor(flag, fd)
 	}
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // of a link to nothing, see regular
+	case errors.Is(err, fs.ErrNotExist): // for a dangling link see checkReplaceable
 	case err != nil:
 		return nil, p.cannotWrite(err)
 	case info.IsDir():
@@ -73,8 +72,8 @@ func File(flag, path string) (*Place, error) {
 	return p, errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// standardDescriptor is the descriptor of this process, 1 or 2, that a link at path leads to, as
-// /dev/stderr does, or 0. info is what it leads to.
+// standardDescriptor returns the descriptor of this process, 1 or 2, to which a link at path leads, as
+// /dev/stderr does, or 0. info describes the target.
 func standardDescriptor(path string, info fs.FileInfo) int {
 	if link, err := os.Lstat(path); err != nil || link.Mode()&fs.ModeSymlink == 0 || info == nil {
 		return 0
@@ -90,7 +89,7 @@ func standardDescriptor(path string, info fs.FileInfo) int {
 	return 0
 }
 
-// Public is File for what others may read.
+// Public is like File, for a report that others may read.
 func Public(flag, path string) (*Place, error) {
 	p, err := File(flag, path)
 	if p != nil {
@@ -119,17 +118,16 @@ func (p *Place) checkReplaceable() error {
 	return nil
 }
 
-// createDraft is a new file in the folder of p.path, of mode 0600 less what the umask
-// takes.
+// createDraft creates a file in the folder of p.path, with mode 0600 less the umask.
 func (p *Place) createDraft() (*os.File, error) {
 	return os.CreateTemp(filepath.Dir(p.path), "."+filepath.Base(p.path)+".*")
 }
 
-// Kept reports whether a written text stays until the next one replaces it. A stream gets one text
-// after the other.
+// Kept reports whether a written text stays until the next one replaces it. A stream gets one text after
+// another.
 func (p *Place) Kept() bool { return p != nil && p.path != "" }
 
-// Write writes text, in one step where it replaces another.
+// Write writes text. It replaces an earlier text in one step.
 func (p *Place) Write(text []byte) error {
 	if p == nil {
 		return nil
@@ -140,27 +138,28 @@ func (p *Place) Write(text []byte) error {
 	return nil
 }
 
-// Read returns what Write has left in a file, by this process or an earlier one, or nil.
+// Read returns the text of the last Write to a file, by this process or an earlier one, or nil.
 func (p *Place) Read() []byte {
 	if !p.Kept() {
 		return nil
 	}
-	text, _ := ReadFile(p.path) // none: nothing has been written
+	text, _ := ReadFile(p.path) // ignore an error: nothing was written
 	return text
 }
 
-// maxText bounds what ReadFile takes of a file: a report or a lease is far shorter.
+// maxText bounds the text of ReadFile: a report or a lease is far shorter.
 const maxText = 1 << 20
 
-// ReadFile returns the text of the file at path. It waits for no writer: of a FIFO or a device it reads what
-// comes within a moment. It rejects the FIFO or device of another user, who could put it at a path in a shared folder.
+// ReadFile returns the text of the file at path. It does not wait for a writer: of a FIFO or a device it reads
+// what arrives within a moment. It rejects a FIFO or device of another user, who could put it into a shared
+// folder.
 func ReadFile(path string) ([]byte, error) {
 	f, err := openInput(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	f.SetReadDeadline(time.Now().Add(pace.WriteTime())) // a regular file takes none, and never blocks
+	f.SetReadDeadline(time.Now().Add(pace.WriteTime())) // a regular file has no deadlines, and never blocks
 	text, err := io.ReadAll(io.LimitReader(f, maxText+1))
 	switch {
 	case err != nil:
@@ -177,7 +176,7 @@ func (p *Place) writeFile(text []byte) error {
 		return errors.Join(err, p.stream.Truncate(int64(len(text))))
 	}
 	if p.stream != nil {
-		p.stream.SetWriteDeadline(time.Now().Add(pace.WriteTime())) // a device takes none, and blocks as the terminal does
+		p.stream.SetWriteDeadline(time.Now().Add(pace.WriteTime())) // a device has no deadlines, and may block like a terminal
 		_, err := p.stream.Write(text)
 		return err
 	}
@@ -191,8 +190,8 @@ func (p *Place) writeFile(text []byte) error {
 	return p.replaceFile(draft, text)
 }
 
-// replaceFile puts text into draft, and draft in the place of the file. After an error the
-// draft is removed and the file is what it was.
+// replaceFile writes text into draft and renames draft to the file. After an error it removes the draft and
+// the file is unchanged.
 func (p *Place) replaceFile(draft *os.File, text []byte) error {
 	_, err := draft.Write(text)
 	if p.public {
@@ -207,7 +206,7 @@ func (p *Place) replaceFile(draft *os.File, text []byte) error {
 	return err
 }
 
-// Remove takes back what was written to a file.
+// Remove removes what was written to a file.
 func (p *Place) Remove() error {
 	if !p.Kept() {
 		return nil
@@ -215,8 +214,7 @@ func (p *Place) Remove() error {
 	return Remove(p.path)
 }
 
-// Remove removes the file at path if it is one, and empties a mount: a report may have
-// gone to a device.
+// Remove removes the regular file at path, empties a mounted file, and leaves a device alone.
 func Remove(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -228,7 +226,7 @@ func Remove(path string) error {
 	return os.Remove(path)
 }
 
-// Close gives up what Descriptor and File have opened.
+// Close closes what Descriptor and File have opened.
 func (p *Place) Close() {
 	if p != nil && p.stream != nil {
 		p.stream.Close()

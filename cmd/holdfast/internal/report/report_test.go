@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
-// inherited is a pipe whose writing end is as this process would have inherited it.
+// inherited returns a pipe whose writing end is like one that this process has inherited.
 func inherited(t *testing.T) (r *os.File, fd int) {
 	t.Helper()
 	var ends [2]int
@@ -56,7 +56,7 @@ func TestDescriptorSurvivesTheGarbageCollector(t *testing.T) {
 
 func TestDescriptorThatWasNotInheritedIsRefused(t *testing.T) {
 	t.Parallel()
-	r, w, err := os.Pipe() // descriptors of this process, like the descriptors of the runtime
+	r, w, err := os.Pipe() // descriptors of this process itself, like those of the runtime
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,8 +73,7 @@ func TestDescriptorThatWasNotInheritedIsRefused(t *testing.T) {
 	}
 }
 
-// TestOnlyRegularFilesAreReplaced holds that a report never puts a file where something
-// else was, not even if that has come after the check.
+// A report replaces nothing but a regular file, even if the other file appears after the check.
 func TestOnlyRegularFilesAreReplaced(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -151,7 +150,7 @@ func TestFileIsReplacedAtomicallyAndPrivately(t *testing.T) {
 	}
 }
 
-// TestAReportThatFailsLeavesNoDraft, as on a disk that is full, and keeps the last report.
+// After a failure, as on a full disk, the last report stays and no draft is left.
 func TestAReportThatFailsLeavesNoDraft(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -167,7 +166,7 @@ func TestAReportThatFailsLeavesNoDraft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	draft.Close() // so that it cannot be written
+	draft.Close() // make the write fail
 	if err := place.replaceFile(draft, []byte("new")); err == nil {
 		t.Error("the failure is not reported")
 	}
@@ -179,7 +178,7 @@ func TestAReportThatFailsLeavesNoDraft(t *testing.T) {
 	}
 }
 
-// TestMountedFileIsTruncated: it is overwritten, as nothing can replace it.
+// A mounted file cannot be replaced, so it is overwritten.
 func TestMountedFileIsTruncated(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "f")
@@ -199,7 +198,7 @@ func TestMountedFileIsTruncated(t *testing.T) {
 	}
 }
 
-// TestUnreadPipeDoesNotBlock holds that a report waits for nobody.
+// A report does not wait for a reader.
 func TestUnreadPipeDoesNotBlock(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "fifo")
@@ -227,8 +226,8 @@ func TestUnreadPipeDoesNotBlock(t *testing.T) {
 	}
 }
 
-// TestForeignPipeIsRejected, and what is read of it as well: that user may have put it where a report
-// or a lease is expected, and who reads a lease controls the lock.
+// The same for reading: another user may have put the pipe where a report or a lease is expected, and the
+// reader of a lease controls the lock.
 func TestForeignPipeIsRejected(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -238,7 +237,7 @@ func TestForeignPipeIsRejected(t *testing.T) {
 	if err := unix.Mkfifo(path, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	other, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0) // reads and writes, so that nothing waits
+	other, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0) // open both ends, so that nothing waits
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +255,7 @@ func TestForeignPipeIsRejected(t *testing.T) {
 	}
 }
 
-// TestReadFileWaitsForNoWriter, whatever another process has put at the path.
+// Whatever another process has put at the path.
 func TestReadFileWaitsForNoWriter(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

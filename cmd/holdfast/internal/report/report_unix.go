@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openStream opens a device or a FIFO for writing. It does not wait for a reader of a FIFO,
-// which may never come.
+// openStream opens a device or a FIFO for writing. It does not wait for a reader of a FIFO, which may never
+// come.
 func openStream(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if errors.Is(err, unix.ENXIO) {
@@ -26,7 +26,7 @@ func openStream(path string) (*os.File, error) {
 	switch {
 	case err != nil:
 	case info.Mode()&(fs.ModeNamedPipe|fs.ModeCharDevice) == 0:
-		err = fmt.Errorf("%s is no longer a FIFO or a device", path) // it was when File looked
+		err = fmt.Errorf("%s is no longer a FIFO or a device", path) // File saw one before
 	default:
 		err = checkOwner(path, info)
 	}
@@ -37,9 +37,9 @@ func openStream(path string) (*os.File, error) {
 	return f, nil
 }
 
-// checkOwner rejects a FIFO or a device that belongs to neither this user nor root: what goes through it
-// is in the hands of its owner, who may have put it there for us to find. A standard file is the caller's choice,
-// also under sudo.
+// checkOwner rejects a FIFO or a device that belongs to neither this user nor root: its owner controls what
+// goes through it, and may have put it there on purpose. A standard file is the caller's choice, also under
+// sudo.
 func checkOwner(path string, info fs.FileInfo) error {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || st.Uid == 0 || int(st.Uid) == os.Geteuid() {
@@ -53,7 +53,7 @@ func checkOwner(path string, info fs.FileInfo) error {
 	return fmt.Errorf("%s is not a file and belongs to another user (uid %d); name a file, or a FIFO of your own", path, st.Uid)
 }
 
-// openMount opens a regular file that is a mount for overwriting it.
+// openMount opens a mounted regular file for overwriting.
 func openMount(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -83,14 +83,14 @@ func openInput(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Descriptor is the descriptor fd that this process was started with, as flag says,
-// or nil for 0. The commands that this process starts do not inherit it.
+// Descriptor returns the place for the inherited descriptor fd, which flag has named, or nil for 0. Commands
+// that this process starts do not inherit it.
 func Descriptor(flag string, fd int) (*Place, error) {
 	if fd == 0 {
 		return nil, nil
 	}
-	// What was inherited does not close on exec, or it would not be here; what the Go
-	// runtime or this program has opened since does.
+	// An inherited descriptor has no close-on-exec flag. Descriptors that the Go runtime or this program has
+	// opened have one.
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	if err != nil || flags&unix.FD_CLOEXEC != 0 {
 		return nil, fmt.Errorf("%s %d is not open: redirect it, as in %d>status.json", flag, fd, fd)
@@ -98,7 +98,7 @@ func Descriptor(flag string, fd int) (*Place, error) {
 	if mode, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil || mode&unix.O_ACCMODE == unix.O_RDONLY {
 		return nil, fmt.Errorf("%s %d is open for reading only: redirect it, as in %d>status.json", flag, fd, fd)
 	}
-	// A copy of our own: the first three are the standard files, and stay open.
+	// Duplicate it: the first three are the standard files and stay open.
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return nil, fmt.Errorf("%s %d: %w", flag, fd, err)

@@ -15,14 +15,14 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 )
 
-// lossReason returns the reason why the lease is lost: the client's, or, if the client has not noticed, that its time is
-// over by a clock that goes on while the machine sleeps.
+// lossReason returns why the lease is lost: the client's reason, or, if the client has not noticed, that its
+// time is over by the clock that goes on while the machine sleeps.
 func (s *session) lossReason() error {
 	cause := context.Cause(s.leases.Context())
 	if cause != nil {
 		return cause
 	}
-	text := "it was not renewed in time" // the words of the client
+	text := "it was not renewed in time" // the same text as the client's
 	if left := s.plan.Options().Margin; left > 0 {
 		text += fmt.Sprintf(" (the holder stops %v before the end)", left)
 	}
@@ -32,7 +32,7 @@ func (s *session) lossReason() error {
 	return fmt.Errorf("%w: %s; no renewal failed, so an answer is late, or this machine was suspended", holdfast.ErrLost, text)
 }
 
-// stopForLoss stops the command because of its lease, as --on-lost says.
+// stopForLoss stops the command because of its lease, as --on-lost requires.
 func (s *session) stopForLoss() {
 	s.lost = nil
 	if s.gone {
@@ -60,13 +60,13 @@ func (s *session) stopCommand(why Outcome, cause error, how Policy) {
 	}
 	s.killAt = s.killAt.Add(s.plan.KillAfter)
 	s.forwardSignal(how.Signal)
-	s.job.Signal(unix.SIGCONT) // one that is stopped would not see it
+	s.job.Signal(unix.SIGCONT) // a suspended command would not handle the signal
 	s.checkEachReach()
 }
 
-// renewed follows a renewal by the client, to which the line of what is due moves.
+// renewed records a renewal by the client and moves the time line.
 func (s *session) renewed(e holdfast.RenewedEvent) {
-	if s.gone { // a lease that is lost stays lost
+	if s.gone { // a lost lease stays lost
 		return
 	}
 	until := boot.At(s.leases.Deadline())
@@ -98,8 +98,7 @@ func (s *session) renewed(e holdfast.RenewedEvent) {
 	}
 }
 
-// reportFailure reports a renewal that failed, once until one succeeds: several
-// may follow within a second.
+// reportFailure logs a failed renewal, once until one succeeds: several may fail within a second.
 func (s *session) reportFailure(first bool) {
 	end, what := s.softEnd(), "the command is stopped"
 	if !s.mustEndInTime() {
@@ -113,12 +112,12 @@ func (s *session) reportFailure(first bool) {
 	s.log.Log(context.Background(), level, fmt.Sprintf("renewal failed; trying again, %s in %v: %v", what, left, s.failing))
 }
 
-// guardEnded notes that the guard has ended, and whether it has killed the command.
+// guardEnded records that the guard has ended, and whether it has killed the command.
 func (s *session) guardEnded(killed bool) {
 	switch {
 	case killed:
 		if s.killing = true; s.why == Lost {
-			return // and the command was being stopped
+			return // the command was being stopped anyway
 		}
 		s.gone, s.why = true, Lost
 		s.cause = fmt.Errorf("the lease was lost and the guard has killed the command: %w", s.lossReason())

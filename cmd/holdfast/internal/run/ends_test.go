@@ -17,8 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// TestKilledCommandIsNotContinued holds that the end of a guard is told as
-// what it is.
+// The end of a guard is reported as what it is.
 func TestKilledCommandIsNotContinued(t *testing.T) {
 	t.Parallel()
 	client, err := holdfast.New(memory.New(1), nil)
@@ -50,8 +49,8 @@ func TestKilledCommandIsNotContinued(t *testing.T) {
 	}
 }
 
-// TestWhatIsDyingDoesNotGoOn checks that processes of the group that end with the command, or were
-// killed with it, are not reported, and that others are, once.
+// Processes of the group that end with the command, or were killed with it, are not reported. Others are
+// reported once.
 func TestWhatIsDyingDoesNotGoOn(t *testing.T) {
 	t.Parallel()
 	job, err := proc.Start(proc.Command{Path: "/bin/sleep", Args: []string{"sleep", "300"}}, 0)
@@ -61,7 +60,7 @@ func TestWhatIsDyingDoesNotGoOn(t *testing.T) {
 	for _, row := range []struct {
 		name    string
 		killing bool
-		after   time.Duration // the end of the command
+		after   time.Duration // time after the end of the command
 		want    int
 	}{
 		{"AtOnce", false, 0, 0},

@@ -13,13 +13,12 @@ import (
 // EnvPrefix begins the variables that tell the command about its lock.
 const EnvPrefix = "HOLDFAST_LOCK_"
 
-// private has the beginnings of the variables that the command does not inherit: the variables of an
-// outer run, since with two of a name most programs would see the outer one, and the places that this
-// run reports to, since a run inside would report there as well.
+// private has the prefixes of variables that the command does not inherit. The variables of an outer run would
+// hide those of this run in most programs, and an inner run would write to the same reports.
 var private = []string{EnvPrefix, "HOLDFAST_STATUS_FILE=", "HOLDFAST_STATUS_FD=", "HOLDFAST_TEXTFILE=", "NOTIFY_SOCKET=", "WATCHDOG_USEC=", "WATCHDOG_PID="}
 
-// outerRuns yields owner and name of the leases of the runs that this process is inside of.
-// Names have no control characters, and owners no spaces.
+// outerRuns yields owner and name of the leases of the runs around this process. Names have no control
+// characters, and owners no spaces.
 func outerRuns() iter.Seq2[string, string] {
 	return func(yield func(owner, name string) bool) {
 		for lease := range strings.SplitSeq(os.Getenv(EnvPrefix+"AROUND"), "\t") {
@@ -45,7 +44,7 @@ func (p *Plan) environment(held Held) []string {
 	env = append(env,
 		EnvPrefix+"HELD=1",
 		EnvPrefix+"TTL_MS="+strconv.FormatInt(p.TTL.Milliseconds(), 10),
-		EnvPrefix+"BACKEND="+p.Backend, // the scheme only: the rest may hold a password
+		EnvPrefix+"BACKEND="+p.Backend, // only the scheme: the rest may have a password
 	)
 	around := os.Getenv(EnvPrefix + "AROUND")
 	for _, lease := range held.All() {
@@ -73,8 +72,8 @@ func (p *Plan) environment(held Held) []string {
 	return env
 }
 
-// variableSuffix ends the variables of the i-th lock, from 0. With several, none goes without: a command
-// that knows of one token would write it with the data of all.
+// variableSuffix returns the end of the variables of the i-th lock, from 0. With several locks each variable
+// has one: a command that knows only one token would otherwise write it with the data of all locks.
 func (p *Plan) variableSuffix(i int) string {
 	if len(p.Names) == 1 {
 		return ""
@@ -82,8 +81,8 @@ func (p *Plan) variableSuffix(i int) string {
 	return "_" + strconv.Itoa(i+1)
 }
 
-// Inside returns the leases of the run that this process is inside of, by the names in the order in
-// which they were given, or nil.
+// Inside returns the leases of the run around this process, in the order of their names on the command line,
+// or nil.
 func Inside() (all []Lease) {
 	numbers := []string{""}
 	if count, err := strconv.Atoi(os.Getenv(EnvPrefix + "COUNT")); err == nil {

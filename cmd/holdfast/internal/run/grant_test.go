@@ -15,8 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// TestSignalDuringGrantReleasesLease, and nothing of --hold-at-least is left, for
-// nothing was run.
+// Nothing is kept for --hold-at-least, because nothing was run.
 func TestSignalDuringGrantReleasesLease(t *testing.T) {
 	t.Parallel()
 	drv := memory.New(1)
@@ -33,7 +32,7 @@ func TestSignalDuringGrantReleasesLease(t *testing.T) {
 			Open: func(context.Context, func(holdfast.RenewedEvent)) (*holdfast.Client, error) {
 				return holdfast.New(drv, nil)
 			},
-			Waits: func(*holdfast.Client) func() { return func() { signals <- unix.SIGTERM } }, // once the lease is there
+			Waits: func(*holdfast.Client) func() { return func() { signals <- unix.SIGTERM } }, // once the lease is granted
 		},
 		log: slog.New(slog.DiscardHandler), signals: signals,
 	}

@@ -27,25 +27,25 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// AtOnce is a KillAfter that leaves no time: KILL follows TERM.
+// AtOnce is a KillAfter without time: KILL follows TERM.
 const AtOnce = time.Nanosecond
 
 // Plan describes a run: the locks, the command and its rules.
 type Plan struct {
-	Names   []string // of the locks, or of the semaphore
-	Slots   int      // of the semaphore; 0: there are locks
-	Readers int      // of the read and write lock; 0: there are locks
-	Shared  bool     // as one of the readers
-	Path    string   // of the program
-	Args    []string // from the program's name on
-	Backend string   // scheme of the URL, for the command to see
-	Secret  bool     // HOLDFAST_BACKEND has a password, and is not for the command to see
+	Names   []string // names of the locks, or of the semaphore
+	Slots   int      // of the semaphore; 0: plain locks
+	Readers int      // of the read-write lock; 0: plain locks
+	Shared  bool     // acquire as one of the readers
+	Path    string   // path of the program
+	Args    []string // arguments, beginning with the program's name
+	Backend string   // scheme of the URL, which the command may see
+	Secret  bool     // HOLDFAST_BACKEND has a password, which the command must not see
 
 	Note       string
-	Nested     bool // wait also for a run around this one
+	Nested     bool // allow a wait for a run around this one
 	NoWait     bool
 	Wait       time.Duration // 0: no bound
-	MaxWaiters int           // others who may wait already; 0: no bound
+	MaxWaiters int           // maximal number of waiters before this one; 0: no bound
 	Splay      time.Duration
 	Otherwise  string // what to do when the backend is unavailable: fail, skip, run
 
@@ -56,23 +56,23 @@ type Plan struct {
 	HoldAtLeast time.Duration
 	MaxRuntime  time.Duration // 0: no bound
 
-	Service pace.Service // which the backend is
+	Service pace.Service // kind of the backend
 
 	OnLost    Policy
-	OnlyChild bool // signals go to the command alone, not to its group
+	OnlyChild bool // send signals to the command alone, not to its group
 	Guard     bool
 
-	Busy exitcode.Code // when somebody else holds the lock
-	Lost exitcode.Code // when the lease was lost
+	Busy exitcode.Code // exit code if another process holds the lock
+	Lost exitcode.Code // exit code if the lease was lost
 }
 
-// Name returns the name of the lock; of several locks, all names with blanks between them.
+// Name returns the name of the lock; of several locks, all names, separated by spaces.
 func (p *Plan) Name() string { return strings.Join(p.Names, " ") }
 
-// hasLocks reports whether the plan takes plain locks, all together.
+// hasLocks reports whether the plan acquires plain locks, all together.
 func (p *Plan) hasLocks() bool { return p.Slots == 0 && p.Readers == 0 }
 
-// Locks names the locks in a sentence.
+// Locks names the locks for a sentence.
 func (p *Plan) Locks() string {
 	switch {
 	case p.Slots > 0:
@@ -87,8 +87,7 @@ func (p *Plan) Locks() string {
 	return "the lock " + p.Name()
 }
 
-// Defaults fills in what follows from the TTL, and refuses a TTL that leaves no
-// time to do what has to be done in it.
+// Defaults sets the times that depend on the TTL, and rejects a TTL that is too short for them.
 func (p *Plan) Defaults() error {
 	given := *p
 	terms, sum := p.fillTimes()
@@ -99,7 +98,8 @@ func (p *Plan) Defaults() error {
 	return nil
 }
 
-// fillTimes fills in what follows from the TTL, and returns what has to be done in it, and how long that takes in all.
+// fillTimes sets the times that depend on the TTL. It returns what must fit into the TTL, and the sum of these
+// times.
 func (p *Plan) fillTimes() (terms []string, sum time.Duration) {
 	if p.Renew == 0 {
 		p.Renew = p.TTL / 3
@@ -127,7 +127,8 @@ func (p *Plan) fillTimes() (terms []string, sum time.Duration) {
 	return terms, sum
 }
 
-// minTTL is the shortest TTL, in steps of 10 ms, that leaves time for all with these settings: what follows from the TTL grows with it.
+// minTTL returns the shortest TTL, in steps of 10 ms, that has room for all times with these settings: the
+// dependent times grow with it.
 func minTTL(given Plan) time.Duration {
 	fits := func(steps int) bool {
 		p := given
@@ -142,7 +143,7 @@ func minTTL(given Plan) time.Duration {
 	return time.Duration(sort.Search(most, fits)) * 10 * time.Millisecond
 }
 
-// killAfter is the time that the command gets to end by itself.
+// killAfter returns the time for which the command may end by itself.
 func (p *Plan) killAfter() time.Duration {
 	if p.OnLost.Kill {
 		return 0
@@ -150,8 +151,8 @@ func (p *Plan) killAfter() time.Duration {
 	return p.KillAfter
 }
 
-// Options returns the options for the client: the lease ends early enough for the command to end
-// before others can have the lock, unless the command may go on.
+// Options returns the options for the client: the lease ends early enough for the command to end before others
+// can have the lock, unless the command may go on.
 func (p *Plan) Options() *holdfast.AcquireOptions {
 	o := &holdfast.AcquireOptions{
 		TTL: p.TTL, Wait: p.Wait, MaxWaiters: p.MaxWaiters,

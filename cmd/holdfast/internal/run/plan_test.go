@@ -42,12 +42,12 @@ func TestTTLMustFitItsTimeline(t *testing.T) {
 		{Plan{TTL: time.Second, Renew: 500 * time.Millisecond}, true},
 		{Plan{TTL: time.Second, Renew: 700 * time.Millisecond}, false},
 		{Plan{TTL: time.Second, KillAfter: 500 * time.Millisecond}, false},
-		{Plan{TTL: time.Second, KillAfter: 500 * time.Millisecond, OnLost: Policy{Kill: true}}, true}, // there is no time to kill after
+		{Plan{TTL: time.Second, KillAfter: 500 * time.Millisecond, OnLost: Policy{Kill: true}}, true}, // with KILL at once, KillAfter does not count
 		{Plan{TTL: time.Second, Margin: 600 * time.Millisecond}, false},
 	} {
 		p := row.plan
 		err := p.Defaults()
-		if err != nil { // what it names is the least that fits
+		if err != nil { // the TTL in the error is the shortest that fits
 			_, rest, _ := strings.Cut(err.Error(), "; give ")
 			least, bad := time.ParseDuration(strings.TrimSuffix(rest, " at least, or lower one of them"))
 			shorter, longer := row.plan, row.plan

@@ -10,9 +10,9 @@ import (
 
 // Policy decides what happens to the command when its lease is lost.
 type Policy struct {
-	Signal syscall.Signal // the first one
+	Signal syscall.Signal // the first signal
 	Kill   bool           // KILL at once
-	Warn   bool           // only a warning
+	Warn   bool           // only warn
 }
 
 // Term is the default policy.

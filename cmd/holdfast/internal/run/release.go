@@ -12,14 +12,14 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// verifyLeases asks whether the leases still stood when the command had ended by itself: one may
-// have been taken away since it was last renewed. An unknown outcome counts as success.
+// verifyLeases checks whether the leases were still held when the command ended by itself: one may have been
+// force-released since its last renewal. An unknown outcome counts as held.
 func (s *session) verifyLeases(st *Status) {
 	if st.Outcome != Ran {
 		return
 	}
 	var err error
-	if s.gone { // and the command went on: --on-lost=warn
+	if s.gone { // lost while the command ran: --on-lost=warn
 		err = s.lossReason()
 	} else {
 		ctx, cancel := context.WithTimeout(context.Background(), pace.RequestTime(s.plan.TTL, s.plan.Service))
@@ -33,7 +33,7 @@ func (s *session) verifyLeases(st *Status) {
 	st.Outcome, st.Error = RanLost, err.Error()
 }
 
-// finish releases the leases and notes the outcome.
+// finish releases the leases and records the outcome.
 func (s *session) finish(st *Status) {
 	var err error
 	if st.Started {
@@ -48,7 +48,7 @@ func (s *session) finish(st *Status) {
 	st.Held, st.Leases = !s.gone, NewLeases(s.leases)
 }
 
-// checkLeases returns the ErrLost of a lease that is lost. What is not known counts as nil.
+// checkLeases returns the ErrLost of a lost lease. An unknown state counts as nil.
 func checkLeases(ctx context.Context, leases []*holdfast.Lease) error {
 	errs := make([]error, len(leases))
 	var all sync.WaitGroup
@@ -64,16 +64,15 @@ func checkLeases(ctx context.Context, leases []*holdfast.Lease) error {
 	return nil
 }
 
-// releaseLeases releases the leases. It does not wait long, because the locks lapse by
-// themselves.
+// releaseLeases releases the leases. It does not wait long, because the locks lapse by themselves.
 func (s *session) releaseLeases() error {
 	ctx, cancel := context.WithTimeout(context.Background(), pace.ReleaseTime())
 	defer cancel()
 	return s.leases.Release(ctx)
 }
 
-// releaseUnused releases leases under which nothing was run. --hold-at-least is not for
-// them: the other machines would skip a run that did not happen.
+// releaseUnused releases leases under which nothing was run. --hold-at-least does not apply: other machines
+// would skip a run that did not happen.
 func (s *session) releaseUnused() error {
 	err := s.releaseLeases()
 	if err != nil || s.plan.HoldAtLeast == 0 {
@@ -87,14 +86,14 @@ func (s *session) releaseUnused() error {
 	return err
 }
 
-// freeKept frees a lock that stands for --hold-at-least after its lease was released.
+// freeKept frees a lock that is kept for --hold-at-least after the release of its lease.
 func (s *session) freeKept(ctx context.Context, l *holdfast.Lease) error {
 	st, err := s.client.Inspect(ctx, l.Key())
 	if err != nil || !st.Kept || !strings.HasPrefix(st.Owner, l.Owner()) {
 		return err
 	}
 	if err = s.client.ForceRelease(ctx, l.Key(), 0, ""); errors.Is(err, holdfast.ErrLost) || errors.Is(err, holdfast.ErrUnconfirmed) {
-		return nil // that time is over already, or its holder is this command, which does not come back
+		return nil // no longer kept, or kept by another holder
 	}
 	return err
 }

@@ -16,15 +16,15 @@ import (
 type Runner struct {
 	Self proc.Self
 	Log  *slog.Logger
-	// Open opens the backend. It calls renewed at each renewal.
+	// Open opens the backend. It calls renewed after each renewal.
 	Open func(ctx context.Context, renewed func(holdfast.RenewedEvent)) (*holdfast.Client, error)
 	// Waits logs from time to time what the client waits for, until stop is called.
 	Waits func(*holdfast.Client) (stop func())
-	// Take waits for the leases of a plan, or, where that says so, makes one attempt.
+	// Take acquires the leases of a plan. It waits for them unless the plan allows one attempt only.
 	Take func(context.Context, *holdfast.Client, *Plan) (Held, error)
-	// Started is told that the command has been started, with the leases or with nil.
+	// Started is called once the command has started, with the leases or with nil.
 	Started func(Held)
-	// Reloaded is told that a HUP was passed on.
+	// Reloaded is called after a HUP was forwarded.
 	Reloaded func()
 	// Orphan returns what the guard needs to release leases whose holder is gone.
 	Orphan func(Held) []byte
@@ -32,10 +32,10 @@ type Runner struct {
 	Busy func(*holdfast.Client, error) error
 }
 
-// Held is the leases that a command runs under: a holdfast.Leases, or a Single.
+// Held has the leases of a command: a holdfast.Leases, or a Single.
 type Held interface {
 	All() []*holdfast.Lease
-	Context() context.Context // ends with the first of them
+	Context() context.Context // ends with the first lease
 	Deadline() time.Time
 	Release(context.Context) error
 }
@@ -46,7 +46,7 @@ type Single struct{ *holdfast.Lease }
 // All implements Held.
 func (s Single) All() []*holdfast.Lease { return []*holdfast.Lease{s.Lease} }
 
-// acquirer returns how client takes the slot of p, or makes it a reader or the writer.
+// acquirer returns the method of client that acquires the slot of p, or its place as a reader or the writer.
 func (p *Plan) acquirer(client *holdfast.Client) func(context.Context, *holdfast.AcquireOptions) (*holdfast.Lease, error) {
 	semaphore, lock := client.Semaphore(p.Name(), p.Slots), client.RWLock(p.Name(), p.Readers)
 	switch {
@@ -64,7 +64,7 @@ func (p *Plan) acquirer(client *holdfast.Client) func(context.Context, *holdfast
 	return lock.AcquireWrite
 }
 
-// Take takes the locks of p, or its slot, or makes it a reader or the writer, by client.
+// Take acquires the locks of p, its slot, or its place as a reader or the writer.
 func Take(ctx context.Context, client *holdfast.Client, p *Plan) (Held, error) {
 	if !p.hasLocks() {
 		lease, err := p.acquirer(client)(ctx, p.Options())
@@ -89,17 +89,18 @@ type Result struct {
 	Status Status
 	Err    error          // why the command was not run, or was stopped
 	Asked  bool           // a signal has asked the command to end
-	Raise  syscall.Signal // to end by, so that a script in the terminal ends as well; 0: none
+	Raise  syscall.Signal // signal by which to end, so that a script in the terminal ends too; 0: none
 }
 
-// Patience is a bound on a whole wait, which begins with opening the backend: a server that hangs takes a part
-// of it there.
+// Patience bounds a whole wait. The wait begins with opening the backend, where a hanging server may use part
+// of it.
 type Patience struct {
 	Most  time.Duration // 0: no bound
 	Began time.Time
 }
 
-// Left returns what is left of the wait, and a moment after its end: 0 would mean no bound.
+// Left returns the remaining time of the wait. After its end it returns a moment, because 0 would mean no
+// bound.
 func (p Patience) Left() time.Duration {
 	if p.Most == 0 {
 		return 0

@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
 )
 
-// Missing describes what cannot be done on this system; empty: nothing is missing.
+// Missing describes what this system cannot do; empty: nothing.
 func Missing() string {
 	switch {
 	case proc.Missing == "":
@@ -93,7 +93,7 @@ func (s *session) acquireLeases() error {
 	<-watching
 	if why, ok := errors.AsType[exitcode.Interruption](context.Cause(ctx)); ok {
 		if err == nil {
-			s.releaseUnused() // the signal came with the leases
+			s.releaseUnused() // the signal came together with the leases
 		}
 		s.leases, err = nil, errors.Join(err, why)
 	}
@@ -123,8 +123,8 @@ func (s *session) takeLeases(ctx context.Context) (err error) {
 	return err
 }
 
-// checkNesting refuses to wait for a run that waits for this one: this process is a part
-// of that run's command, which would never end.
+// checkNesting refuses to wait for a run that waits for this one: this process is part of that run's command,
+// which would never end.
 func (s *session) checkNesting(ctx context.Context) error {
 	if s.plan.Nested {
 		return nil
@@ -145,7 +145,7 @@ func (s *session) checkNesting(ctx context.Context) error {
 	return nil
 }
 
-// noticeRenewal is called at each renewal. It does not wait: the session reads the lease.
+// noticeRenewal forwards a renewal to the session, without waiting: the session reads the lease.
 func (s *session) noticeRenewal(e holdfast.RenewedEvent) {
 	select {
 	case s.renewals <- e:
@@ -153,8 +153,8 @@ func (s *session) noticeRenewal(e holdfast.RenewedEvent) {
 	}
 }
 
-// waitSplay waits up to d, so that machines whose cron starts at the same second do
-// not all come at once.
+// waitSplay waits for a random time up to d, so that machines whose cron starts at the same second do not all
+// come at once.
 func waitSplay(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
@@ -167,7 +167,7 @@ func waitSplay(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// refusedResult is the result of a run that did not start.
+// refusedResult returns the result of a run that did not start.
 func (p *Plan) refusedResult(err error) Result {
 	res := Result{Err: err}
 	st := &res.Status

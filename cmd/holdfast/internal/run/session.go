@@ -20,42 +20,42 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// session is a command that runs.
+// session is a running command with its leases.
 type session struct {
 	plan    *Plan
 	runner  *Runner
 	log     *slog.Logger
 	client  *holdfast.Client
-	leases  Held // nil: it runs without
+	leases  Held // nil: the command runs without a lock
 	signals chan os.Signal
 	resumed chan os.Signal // SIGCONT
 
 	job      *proc.Job
 	alarm    *boot.Alarm
 	renewals chan holdfast.RenewedEvent
-	lost     <-chan struct{} // closed when one of the leases is; nil: it is not waited for
+	lost     <-chan struct{} // closed when a lease is lost; nil: not watched
 
 	started    boot.Instant
-	trusted    boot.Instant // D; 0 without a lease
+	trusted    boot.Instant // D of the time line; 0 without a lease
 	why        Outcome      // why the command is being stopped; "": it is not
 	cause      error
-	killAt     boot.Instant // of the command that is being stopped
+	killAt     boot.Instant // time of KILL for a command that is being stopped
 	killing    bool
-	asked      int             // how many INT and TERM were passed on
-	suspending bool            // a SIGTSTP was passed on
-	failing    error           // of the renewal that failed last; nil: the last of each lease succeeded
-	gone       bool            // one of the leases is
-	failed     map[string]bool // the locks whose last renewal failed
+	asked      int             // number of forwarded INT and TERM
+	suspending bool            // a SIGTSTP was forwarded
+	failing    error           // error of the last failed renewal; nil: each lease's last renewal succeeded
+	gone       bool            // a lease is lost
+	failed     map[string]bool // by lock: its last renewal failed
 
 	startedAt time.Time
 
-	outOfReach   bool         // it was reported that this user may not signal a process of the command
-	reachChecked boot.Instant // when each process was last looked at for that; 0: never
+	outOfReach   bool         // reported: this user may not signal a process of the command
+	reachChecked boot.Instant // time of the last check of each process for that; 0: never
 
 	exited   bool
-	status   unix.WaitStatus // of the command
+	status   unix.WaitStatus // status of the command
 	endedAt  boot.Instant
-	lingered bool // it was said that others of the group go on
+	lingered bool // reported: other processes of the group go on
 }
 
 // run starts the command, waits for its end, and releases the leases.
@@ -92,7 +92,7 @@ func (s *session) runCommand() Result {
 func (s *session) startCommand() error {
 	if s.leases != nil {
 		s.trusted, s.lost = boot.At(s.leases.Deadline()), s.leases.Context().Done()
-		if s.mustEndInTime() && (boot.Now() >= s.softEnd() || s.leases.Context().Err() != nil) { // this process may have been stopped while it waited
+		if s.mustEndInTime() && (boot.Now() >= s.softEnd() || s.leases.Context().Err() != nil) { // this process may have been suspended while it waited
 			return fmt.Errorf("the command was not started: %w", s.lossReason())
 		}
 	}
@@ -100,7 +100,7 @@ func (s *session) startCommand() error {
 	if s.alarm, err = boot.NewAlarm(); err != nil {
 		return notRun(err)
 	}
-	notifyUnignored(s.signals, otherSignals) // now, or SIGTSTP would stop this process and not a command that has just begun
+	notifyUnignored(s.signals, otherSignals) // not later: SIGTSTP would suspend this process instead of a command that has just begun
 	s.resumed = make(chan os.Signal, 4)
 	signal.Notify(s.resumed, unix.SIGCONT)
 	c := proc.Command{Path: s.plan.Path, Args: s.plan.Args, Env: s.plan.environment(s.leases), Self: s.runner.Self}
@@ -121,8 +121,8 @@ func (s *session) startCommand() error {
 	return nil
 }
 
-// notRun gives the code for a command that could not be executed. Anything else that
-// kept it from being started is holdfast's own failure.
+// notRun adds the exit code for a command that could not be executed. Any other failure to start it is a bug
+// of holdfast.
 func notRun(err error) error {
 	if _, ok := errors.AsType[*proc.ExecError](err); !ok {
 		return exitcode.With(exitcode.Bug, fmt.Errorf("the command was not started: %w", err))
@@ -156,7 +156,7 @@ func (s *session) handleEvents() {
 	}
 }
 
-// isOver reports whether no process is left that has to end.
+// isOver reports whether all processes that must end have ended.
 func (s *session) isOver() bool {
 	switch {
 	case !s.exited:
@@ -171,7 +171,7 @@ func (s *session) isOver() bool {
 
 func (s *session) handleEvent(e proc.Event, open bool) {
 	switch {
-	case !open: // no process is left; the command was among them
+	case !open: // no process is left
 		s.job.Events = nil
 	case e.Kind == proc.Exited:
 		s.exited, s.status, s.endedAt = true, e.Status, boot.Now()
@@ -183,8 +183,8 @@ func (s *session) handleEvent(e proc.Event, open bool) {
 	}
 }
 
-// reportMembers names, once, the processes of the group that go on without the command. Killed
-// processes take a moment to end, and so do processes that the command has told to end.
+// reportMembers logs, once, the processes of the group that go on without the command. Killed processes, and
+// processes that the command has told to end, get a moment to end.
 func (s *session) reportMembers(now boot.Instant) {
 	patience := pace.LingerTime()
 	if s.killing {

@@ -33,8 +33,8 @@ var signalNames = map[unix.Signal]string{
 	unix.SIGILL: "SIGILL", unix.SIGFPE: "SIGFPE", unix.SIGTRAP: "SIGTRAP",
 }
 
-// notifyUnignored sends to c the signals that our caller does not ignore: nohup and
-// shells in the background rely on it.
+// notifyUnignored sends to c the signals that our caller does not ignore: nohup and shells in the background
+// rely on ignored signals.
 func notifyUnignored(c chan<- os.Signal, signals []os.Signal) {
 	for _, s := range signals {
 		if !signal.Ignored(s) {
@@ -43,7 +43,7 @@ func notifyUnignored(c chan<- os.Signal, signals []os.Signal) {
 	}
 }
 
-// forwardSignal hands a signal on, as --signal-scope says.
+// forwardSignal forwards a signal as --signal-scope requires.
 func (s *session) forwardSignal(sig syscall.Signal) {
 	if s.plan.OnlyChild && !s.exited {
 		s.checkReach(s.job.SignalCommand(sig))
@@ -52,15 +52,16 @@ func (s *session) forwardSignal(sig syscall.Signal) {
 	s.checkReach(s.job.Signal(sig))
 }
 
-// checkReach reports processes of the command that this user may not signal: once, and also with -q, for nothing stops them
-// when the lease ends. err is the answer to a signal.
+// checkReach reports processes of the command that this user may not signal: once, and also with -q, because
+// nothing stops them when the lease ends. err is the answer to a signal.
 func (s *session) checkReach(err error) {
-	if errors.Is(err, unix.EPERM) && s.job.Alive() { // else it is about a zombie
+	if errors.Is(err, unix.EPERM) && s.job.Alive() { // else the answer is about a zombie
 		s.reportOutOfReach(s.job.OutOfReach())
 	}
 }
 
-// checkEachReach is checkReach for each process of the group: a signal to the group succeeds if it reaches one.
+// checkEachReach is checkReach for each process of the group: a signal to the group succeeds if it reaches one
+// process.
 func (s *session) checkEachReach() {
 	if s.outOfReach {
 		return
@@ -70,11 +71,11 @@ func (s *session) checkEachReach() {
 	}
 }
 
-// reachCheckEvery is the interval between two searches for processes of the command that this user may not signal.
+// reachCheckEvery is the interval between searches for processes of the command that this user may not signal.
 // A search takes a millisecond for a hundred processes on the machine.
 const reachCheckEvery = 10 * time.Second
 
-// checkReachEarly reports processes that this user may not signal while there is time to do something about it. A signal to
+// checkReachEarly reports processes that this user may not signal while there is time to react. A signal to
 // the group shows nothing if the command is a script of this user that runs sudo.
 func (s *session) checkReachEarly(now boot.Instant) {
 	s.checkReach(s.job.Signal(0))
@@ -84,7 +85,7 @@ func (s *session) checkReachEarly(now boot.Instant) {
 	}
 }
 
-// reportOutOfReach reports those processes, of which /proc may show none.
+// reportOutOfReach reports these processes; /proc may show none.
 func (s *session) reportOutOfReach(out []proc.Process) {
 	if s.outOfReach {
 		return
@@ -122,19 +123,19 @@ func (s *session) handleSignal(sig syscall.Signal) {
 	}
 }
 
-// commandStopped follows a command that was stopped: this process stops as well if a shell
-// can continue it, and otherwise goes on keeping the lease.
+// commandStopped handles a suspended command: this process suspends itself too if a shell can continue it, and
+// otherwise keeps renewing the lease.
 func (s *session) commandStopped(sig syscall.Signal) {
 	if s.job.Lend(sig) || !s.job.Interactive() && !s.suspending {
 		return
 	}
-	whole := !s.suspending // the terminal told the command alone, and means all of us
+	whole := !s.suspending // the terminal suspended the command alone, but means the whole pipeline
 	s.suspending = false
 	s.job.Suspend(s.resumed, whole)
 	s.resumeCommand()
 }
 
-// resumeCommand lets the command go on if there is still time for it to do so.
+// resumeCommand continues the command if there is still time for it.
 func (s *session) resumeCommand() {
 	s.doDue(boot.Now())
 	if s.why == "" && !s.killing {

@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 )
 
-// Outcome is the way a run ended.
+// Outcome is the way in which a run ended.
 type Outcome string
 
 // The outcomes.
@@ -28,19 +28,19 @@ const (
 type Begun struct {
 	Outcome Outcome   `json:"outcome"` // Running
 	Name    string    `json:"name"`
-	PID     int       `json:"pid"` // of holdfast
+	PID     int       `json:"pid"` // process id of holdfast
 	BeganAt time.Time `json:"began_at"`
 
-	// What follows is there when the command has been started.
+	// The fields below are set once the command has started.
 	StartedAt time.Time `json:"started_at,omitzero"`
 	Leases
 }
 
-// Leases are the leases of a run. That of one lock has no name of its own.
+// Leases are the leases of a run. A single lease is not listed by name.
 type Leases struct {
 	Token holdfast.Token `json:"token,omitempty"`
 	Owner string         `json:"owner,omitempty"`
-	Locks []Lease        `json:"locks,omitempty"` // of several locks
+	Locks []Lease        `json:"locks,omitempty"` // set for several locks
 }
 
 // Lease is one of several leases.
@@ -62,22 +62,22 @@ func NewLeases(held Held) (l Leases) {
 	return l
 }
 
-// Status describes the end of a run. An exit status can come from holdfast or from the command; Status
-// tells them apart.
+// Status describes the end of a run. An exit code can come from holdfast or from the command; Status shows
+// which.
 type Status struct {
 	Outcome     Outcome       `json:"outcome"`
 	ExitCode    exitcode.Code `json:"exit_code"`
 	ChildExit   *int          `json:"child_exit,omitempty"`   // the command's own code
-	ChildSignal string        `json:"child_signal,omitempty"` // or the signal it died of
+	ChildSignal string        `json:"child_signal,omitempty"` // or the signal that killed it
 	Name        string        `json:"name"`
 	Leases
-	Held      bool             `json:"held"`    // whether there was a lease, and it was not lost
-	Started   bool             `json:"started"` // whether the command was
+	Held      bool             `json:"held"`    // there was a lease, and it was not lost
+	Started   bool             `json:"started"` // the command was started
 	WaitedMS  int64            `json:"waited_ms"`
 	HeldMS    int64            `json:"held_ms"`
-	Holder    *holdfast.Holder `json:"holder,omitempty"` // of a lock that was busy
+	Holder    *holdfast.Holder `json:"holder,omitempty"` // holder of a lock that was busy
 	Error     string           `json:"error,omitempty"`
-	BeganAt   time.Time        `json:"began_at"`            // holdfast
-	StartedAt time.Time        `json:"started_at,omitzero"` // the command
+	BeganAt   time.Time        `json:"began_at"`            // start of holdfast
+	StartedAt time.Time        `json:"started_at,omitzero"` // start of the command
 	EndedAt   time.Time        `json:"ended_at"`
 }

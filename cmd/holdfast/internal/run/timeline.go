@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
 )
 
-// lastMoment returns when every process of the command must be dead, or 0.
+// lastMoment returns the time by which every process of the command must be dead; 0: none.
 func (s *session) lastMoment() boot.Instant {
 	if s.leases == nil || s.plan.OnLost.Warn {
 		return 0
@@ -18,8 +18,8 @@ func (s *session) lastMoment() boot.Instant {
 	return s.trusted.Add(-s.plan.Margin)
 }
 
-// guardKill returns when the guard kills the group: later than this process does by a part of the
-// margin, since the guard only stands in for it. 0: never.
+// guardKill returns the time when the guard kills the group: later than this process by a part of the margin,
+// because the guard only stands in for it. 0: never.
 func (s *session) guardKill() boot.Instant {
 	if s.lastMoment() == 0 {
 		return 0
@@ -27,17 +27,17 @@ func (s *session) guardKill() boot.Instant {
 	return s.lastMoment().Add(s.plan.Margin / 4)
 }
 
-// softEnd returns when the command is told to end if the lease was not renewed. The client reports
-// that too, but the alarm also rings if the machine has slept.
+// softEnd returns the time when the command gets its first signal if the lease is not renewed. The client
+// reports that too, but this alarm also rings after the machine has slept.
 func (s *session) softEnd() boot.Instant {
 	return s.trusted.Add(-s.plan.Margin - s.plan.killAfter())
 }
 
-// mustEndInTime reports whether the command has to end before its lease does. Otherwise the lease is
-// lost when the client reports it, and the client may still renew it in the last moment.
+// mustEndInTime reports whether the command must end before its lease does. Otherwise the lease counts as lost
+// once the client reports it, and the client may still renew it in the last moment.
 func (s *session) mustEndInTime() bool { return s.leases != nil && !s.plan.OnLost.Warn }
 
-// nextLook returns when to look again if nothing happens; 0: never.
+// nextLook returns the time of the next check if nothing happens; 0: never.
 func (s *session) nextLook() boot.Instant {
 	now := boot.Now()
 	var at boot.Instant
@@ -47,9 +47,9 @@ func (s *session) nextLook() boot.Instant {
 		}
 	}
 	switch {
-	case s.exited: // no signal tells that the last of a group has ended
+	case s.exited: // no signal reports the end of a group's last process
 		earliest(now.Add(min(max(now.Sub(s.endedAt)/8, 5*time.Millisecond), 200*time.Millisecond)))
-	case s.killing && s.outOfReach: // until it ends by itself, which may take hours
+	case s.killing && s.outOfReach: // poll rarely: it may take hours to end by itself
 		earliest(now.Add(200 * time.Millisecond))
 	case s.killing:
 		earliest(now.Add(10 * time.Millisecond))
@@ -69,11 +69,10 @@ func (s *session) nextLook() boot.Instant {
 	return at
 }
 
-// isRunning reports whether a process of the command's group is left: it may outlive the command
-// itself.
+// isRunning reports whether a process of the command's group is left: it may outlive the command itself.
 func (s *session) isRunning() bool { return !s.exited || s.job.Alive() }
 
-// doDue does what is due.
+// doDue takes the steps of the time line that are due.
 func (s *session) doDue(now boot.Instant) {
 	if s.why == "" && s.mustEndInTime() && now >= s.softEnd() {
 		s.stopForLoss()

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// TestWaitBeginsWithOpeningTheBackend, so that a server that hangs does not lengthen it.
+// A hanging server must not lengthen the wait.
 func TestWaitBeginsWithOpeningTheBackend(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

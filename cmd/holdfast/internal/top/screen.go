@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 )
 
-// The least terminal.
+// The smallest terminal that the view supports.
 const (
 	leastWidth  = 40
 	leastHeight = 10
@@ -33,7 +33,7 @@ func (m *model) View() tea.View {
 	return v
 }
 
-// screenText is the whole screen, a line for each of the terminal's.
+// screenText returns the whole screen, line by line.
 func (m *model) screenText() string {
 	if m.width == 0 {
 		return "" // the size is not known yet
@@ -121,12 +121,13 @@ type columns struct{ name, holder, note, token int }
 
 const fixed = 9 + 8 + 8 + 5 + 4*1 // state, held for, left, waiting, and the gaps between them
 
-// columns gives the name the room that the longest one needs, and less than half of the line: what remains is for holder and note.
+// columns gives the name column the width of the longest name, up to 45 % of the line: the rest is for holder
+// and note.
 func (m *model) columns() columns {
 	rest := m.width - fixed - 2
 	c := columns{name: 8}
 	for _, r := range m.rows {
-		c.name = max(c.name, min(len(r.Key), rest*45/100)) // in bytes, which no name is wider than
+		c.name = max(c.name, min(len(r.Key), rest*45/100)) // length in bytes: an upper bound of the width
 	}
 	if m.width >= 110 {
 		c.token = 17
@@ -160,7 +161,7 @@ func (c columns) header(m *model) string {
 	return "LOCK " + view.Printable(m.selected)
 }
 
-// holderText leaves out what stands in another column, or what a note is worth more than.
+// holderText returns the holder without what another column shows, or what a note should replace.
 func (c columns) holderText(r *live.Row) string {
 	st := r.Status
 	switch {
@@ -244,7 +245,7 @@ func (m *model) detailLines() []string {
 	return lines[min(m.scroll, max(len(lines)-1, 0)):]
 }
 
-// holderLines describe the holder of the lock.
+// holderLines describes the holder of the lock.
 func holderLines(p *live.Picture, r *live.Row) []string {
 	if r.Last != nil {
 		return []string{fieldLine("holder", view.Printable(r.Who()))}
@@ -268,7 +269,7 @@ func holderLines(p *live.Picture, r *live.Row) []string {
 	return append(lines, fieldLine("lease", shortTime(p.Left(r))+" left"))
 }
 
-// voteLines is the matrix: what each node says.
+// voteLines returns the matrix of votes: the answer of each node.
 func (m *model) voteLines(r *live.Row) []string {
 	if len(r.Nodes) == 0 {
 		return nil
@@ -336,7 +337,7 @@ func (m *model) helpLines() []string {
 
 func fieldLine(name, text string) string { return pad(name, 10) + text }
 
-// shortTime is a time of at most 7 columns.
+// shortTime formats a time in at most 7 columns.
 func shortTime(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -351,7 +352,7 @@ func shortTime(d time.Duration) string {
 	return fmt.Sprintf("%dd%02dh", int(d.Hours())/24, int(d.Hours())%24)
 }
 
-// truncate cuts what is too long for a line.
+// truncate shortens s to the width of a line.
 func truncate(s string, width int) string { return ansi.Truncate(s, width, "…") }
 
 func pad(s string, width int) string {
@@ -364,7 +365,7 @@ func padLeft(s string, width int) string {
 	return strings.Repeat(" ", max(width-ansi.StringWidth(s), 0)) + s
 }
 
-// The colours only repeat what the words say.
+// Colours only repeat what the words say.
 func paint(level live.Level, s string) string {
 	switch level {
 	case live.Bad:

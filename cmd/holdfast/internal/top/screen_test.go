@@ -19,10 +19,10 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// hostile is a name that would steer a terminal, has wide letters and is long.
+// hostile is a name with control sequences for a terminal, with wide letters, and long.
 const hostile = "a\x1b[2J\x1b]0;title\x07\r\n大きな名前-größe-" + "0123456789012345678901234567890123456789012345678901234567890123456789"
 
-// client holds a lock for as long as the test runs, in memory.
+// client returns a client in memory that holds these locks until the test ends.
 func client(t *testing.T, names ...string) *holdfast.Client {
 	t.Helper()
 	c, err := holdfast.New(memory.New(3), &holdfast.Options{Holder: holdfast.Holder{Host: "web-1", PID: 7, Program: "test"}})
@@ -38,7 +38,7 @@ func client(t *testing.T, names ...string) *holdfast.Client {
 	return c
 }
 
-// disguised has what another program may have put there under the name "hostile".
+// disguised returns hostile text, as another program may have stored it, for the lock "hostile".
 type disguised struct{ *holdfast.Client }
 
 func (d disguised) List(ctx context.Context, prefix string) iter.Seq2[holdfast.Status, error] {
@@ -69,7 +69,7 @@ func disguise(st holdfast.Status) holdfast.Status {
 	return st
 }
 
-// started is a model that has seen all locks.
+// started returns a model that has read all locks.
 func started(t *testing.T, c live.Backend) *model {
 	t.Helper()
 	source := live.New(c, nil)
@@ -150,7 +150,7 @@ func TestTheCursorStaysOnItsLock(t *testing.T) {
 	}
 }
 
-// TestForceNeedsReasonAndName answers the questions wrongly, each in turn.
+// The test gives one wrong answer at a time.
 func TestForceNeedsReasonAndName(t *testing.T) {
 	t.Parallel()
 	m := started(t, client(t, "job"))

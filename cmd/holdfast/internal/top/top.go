@@ -23,16 +23,16 @@ import (
 type Options struct {
 	In  io.Reader
 	Out io.Writer // a terminal
-	// Force takes a lock away from the holder that st shows. The view has asked for the
-	// reason and for the name of the lock by then.
+	// Force force-releases the lock of the holder in st. The view has asked for the reason and for the name of
+	// the lock.
 	Force func(ctx context.Context, st holdfast.Status, reason string) (force.Record, error)
-	Every time.Duration // how often the screen is drawn again; 1 s
+	Every time.Duration // interval of redrawing; default 1 s
 	Sort  live.Sort
 	Plain bool // no colours
 }
 
-// Run shows what source sees until the user quits or ctx ends, and then gives the terminal
-// back as it was. It returns the records of the locks that were taken away.
+// Run shows the picture of source until the user quits or ctx ends, and then restores the terminal. It returns
+// the records of the force-released locks.
 func Run(ctx context.Context, source *live.Source, opts Options) ([]force.Record, error) {
 	m := &model{ctx: ctx, source: source, opts: opts, sort: opts.Sort}
 	settings := []tea.ProgramOption{tea.WithContext(ctx), tea.WithInput(opts.In), tea.WithOutput(opts.Out), tea.WithoutSignalHandler(), tea.WithFPS(20)}
@@ -51,14 +51,14 @@ type mode int
 
 const (
 	listing   mode = iota
-	filtering      // the filter is typed
+	filtering      // the user types the filter
 	detailing      // one lock fills the screen
-	reasoning      // why a lock is taken away is typed
-	naming         // its name is typed
+	reasoning      // the user types the reason of a force-release
+	naming         // the user types the name of that lock
 	helping
 )
 
-// model is the state of the view. Bubbletea calls its methods one after the other.
+// model is the state of the view. Bubbletea calls its methods one at a time.
 type model struct {
 	ctx    context.Context
 	source *live.Source
@@ -66,37 +66,37 @@ type model struct {
 
 	width, height int
 	mode          mode
-	before        mode // to which a question or the help returns
+	before        mode // mode to which a question or the help returns
 
 	picture  *live.Picture
 	rows     []*live.Row // the rows that pass the filter, in their order
 	filter   string
 	sort     live.Sort
 	selected string // name of a lock
-	cursor   int    // where that stands in rows
+	cursor   int    // index of selected in rows
 	top      int    // the first row on the screen
 
-	detail *live.Detail // of selected
-	asking bool         // a request for it is under way
-	scroll int          // the first line of it on the screen
-	lines  int          // how many it had
+	detail *live.Detail // detail of selected
+	asking bool         // a request for detail is under way
+	scroll int          // its first line on the screen
+	lines  int          // its number of lines
 
-	target  holdfast.Status // what is to be taken away
+	target  holdfast.Status // the lock to force-release
 	typed   string
 	reason  string
 	message string
-	level   live.Level // of the message
+	level   live.Level // level of message
 	records []force.Record
 }
 
-// What comes back from the backend, and from the clock.
+// Messages from the backend and from the clock.
 type (
 	tick    time.Time
 	details struct {
 		name string
 		live.Detail
 	}
-	looked struct { // before a lock is taken away
+	looked struct { // status read before a force-release
 		st  holdfast.Status
 		err error
 	}
@@ -109,7 +109,7 @@ type (
 // Init implements tea.Model.
 func (m *model) Init() tea.Cmd {
 	m.refresh()
-	return m.waitFor(100 * time.Millisecond) // the first look may be over soon
+	return m.waitFor(100 * time.Millisecond) // the first read may be over soon
 }
 
 func (m *model) waitFor(d time.Duration) tea.Cmd {
@@ -146,7 +146,7 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// refresh takes the newest picture, and keeps the cursor on its lock.
+// refresh takes the newest picture and keeps the cursor on its lock.
 func (m *model) refresh() {
 	m.picture = m.source.Picture()
 	m.rows = m.picture.Select(m.filter, m.sort)
@@ -156,7 +156,7 @@ func (m *model) refresh() {
 	m.moveCursor(m.cursor)
 }
 
-// moveCursor moves the cursor to the i-th row, or as near as there is one.
+// moveCursor moves the cursor to the i-th row, or the nearest row.
 func (m *model) moveCursor(i int) {
 	m.cursor = max(min(i, len(m.rows)-1), 0)
 	if m.mode == listing || m.mode == filtering {
@@ -174,7 +174,7 @@ func (m *model) moveCursor(i int) {
 	m.source.Want(names...)
 }
 
-// readDetail asks for the lock that fills the screen, unless that is under way.
+// readDetail requests the detail of the lock that fills the screen, unless a request is under way.
 func (m *model) readDetail() tea.Cmd {
 	if m.asking || m.mode != detailing {
 		return nil
@@ -184,7 +184,7 @@ func (m *model) readDetail() tea.Cmd {
 	return func() tea.Msg { return details{name, m.source.Detail(m.ctx, name)} }
 }
 
-// handleKey does what a key means.
+// handleKey handles a key.
 func (m *model) handleKey(k tea.KeyPressMsg) tea.Cmd {
 	switch k.String() {
 	case "ctrl+c":
@@ -224,7 +224,7 @@ func (m *model) handleKey(k tea.KeyPressMsg) tea.Cmd {
 	return nil
 }
 
-// listKey moves in the list, and orders it.
+// listKey handles a key that moves in the list or orders it.
 func (m *model) listKey(k string) tea.Cmd {
 	switch k {
 	case "up", "k":
@@ -255,7 +255,7 @@ func (m *model) listKey(k string) tea.Cmd {
 	return nil
 }
 
-// nextOrder takes the next order, or the one before.
+// nextOrder selects the next order, or the previous one.
 func (m *model) nextOrder(step int) {
 	i := slices.Index(live.Sorts, m.sort) + step
 	m.sort = live.Sorts[(i+len(live.Sorts))%len(live.Sorts)]
@@ -268,7 +268,7 @@ func (m *model) scrollKey(k string) {
 	m.scroll = max(min(m.scroll+step, m.lines-m.pageLines()), 0)
 }
 
-// typingKey changes what is typed, or answers with it.
+// typingKey handles a key while the user types text.
 func (m *model) typingKey(k tea.KeyPressMsg) tea.Cmd {
 	switch k.String() {
 	case "esc":
@@ -308,7 +308,7 @@ func (m *model) editText(change func(string) string) {
 	}
 }
 
-// modeBefore is the mode to which a question returns.
+// modeBefore returns the mode to which a question returns.
 func (m *model) modeBefore() mode {
 	if m.mode == filtering {
 		return listing
@@ -316,7 +316,7 @@ func (m *model) modeBefore() mode {
 	return m.before
 }
 
-// submitAnswer takes what was typed for the answer.
+// submitAnswer handles the typed text as an answer.
 func (m *model) submitAnswer() tea.Cmd {
 	switch m.mode {
 	case filtering:
@@ -342,7 +342,7 @@ func (m *model) submitAnswer() tea.Cmd {
 	return nil
 }
 
-// beginForce begins to take the selected lock away, with a look at its holder.
+// beginForce begins a force-release of the selected lock by reading its holder.
 func (m *model) beginForce() tea.Cmd {
 	if m.selected == "" {
 		return nil
@@ -355,11 +355,11 @@ func (m *model) beginForce() tea.Cmd {
 	}
 }
 
-// askReason asks for the reason, if somebody holds the lock.
+// askReason asks for the reason, if the lock is held.
 func (m *model) askReason(st holdfast.Status, err error) {
 	m.message = ""
 	switch {
-	case m.mode != listing && m.mode != detailing: // the user has gone on to something else
+	case m.mode != listing && m.mode != detailing: // the user has moved on
 	case err != nil:
 		m.setMessage(live.Bad, "%v", err)
 	case !st.Held:

@@ -1,5 +1,5 @@
-// Package view is how the command shows a lock: to programs as JSON, and to people as
-// words. show, ls, top and console say the same thing the same way.
+// Package view formats a lock: as JSON for programs, and as text for people. show, ls, top and console share
+// it.
 package view
 
 import (
@@ -21,23 +21,23 @@ import (
 type Lock struct {
 	Name        string          `json:"name"`
 	Held        bool            `json:"held"`
-	Kept        bool            `json:"kept,omitempty"`    // the holder has released it, and it stands for its minimum time
+	Kept        bool            `json:"kept,omitempty"`    // released, and kept for its minimum time
 	Unknown     bool            `json:"unknown,omitempty"` // too few nodes have answered
 	Holder      holdfast.Holder `json:"holder,omitzero"`
 	Owner       string          `json:"owner,omitempty"`
 	Token       holdfast.Token  `json:"token,omitempty"`
 	Leader      *Leader         `json:"leader,omitempty"`  // the holder, if it was elected
 	AskedAt     time.Time       `json:"asked_at,omitzero"` // by the holder's clock
-	RemainingMS int64           `json:"remaining_ms"`      // -1: the holder set no end
+	RemainingMS int64           `json:"remaining_ms"`      // -1: no end
 	Waiting     int             `json:"waiting"`
 	Queue       []Waiter        `json:"queue,omitempty"` // the first waiters
 	Nodes       []Node          `json:"nodes,omitempty"`
 }
 
-// Leader is a holder that was elected.
+// Leader is an elected holder.
 type Leader struct {
 	Term  holdfast.Token `json:"term"`
-	Value string         `json:"value"` // what it proclaims
+	Value string         `json:"value"` // the value that it proclaims
 }
 
 // Waiter is one client in the queue of a lock.
@@ -47,7 +47,7 @@ type Waiter struct {
 	AskedAt time.Time       `json:"asked_at,omitzero"` // by the waiter's clock
 }
 
-// Node is one node's knowledge of a lock.
+// Node is the state of a lock on one node.
 type Node struct {
 	Node        string         `json:"node"`
 	Owner       string         `json:"owner,omitempty"`
@@ -57,7 +57,7 @@ type Node struct {
 	Error       string         `json:"error,omitempty"`
 }
 
-// NewLock returns st for programs, with the first waiters.
+// NewLock converts st, with the first waiters, for programs.
 func NewLock(st holdfast.Status, queue []driver.Waiter) Lock {
 	l := Lock{
 		Name: st.Key, Held: st.Held, Kept: st.Kept, Unknown: Unknown(st), Holder: st.Holder, Owner: st.Owner, Token: st.Token, AskedAt: st.Since,
@@ -86,7 +86,7 @@ func millis(d time.Duration) int64 {
 	return d.Milliseconds()
 }
 
-// State is held, kept (its holder has released it for its minimum time), free or unknown.
+// State returns held, kept (released, and kept for its minimum time), free or unknown.
 func State(st holdfast.Status) string {
 	switch {
 	case st.Kept:
@@ -110,8 +110,7 @@ func Unknown(st holdfast.Status) bool {
 	return 2*silent >= len(st.Nodes) && silent > 0
 }
 
-// Holder describes the holder of a lock. A holder with neither name nor token is not a Holdfast
-// client.
+// Holder describes the holder of a lock. A holder with neither name nor token is not a Holdfast client.
 func Holder(st holdfast.Status) string {
 	if st.Holder == (holdfast.Holder{}) && st.Token == 0 {
 		return "another library"
@@ -119,7 +118,7 @@ func Holder(st holdfast.Status) string {
 	return st.Holder.String()
 }
 
-// Token is a token, or nothing where there is none.
+// Token formats a token; "" if there is none.
 func Token(t holdfast.Token) string {
 	if t == 0 {
 		return ""
@@ -127,10 +126,10 @@ func Token(t holdfast.Token) string {
 	return strconv.FormatInt(int64(t), 10)
 }
 
-// Age returns the time since then, by a clock that may be ahead of this one.
+// Age formats the time since then, by a clock that may be ahead of this one.
 func Age(since time.Time) string { return Short(max(time.Since(since), 0)) }
 
-// Short rounds a duration to what a person wants to know.
+// Short rounds a duration for people.
 func Short(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -143,7 +142,7 @@ func Short(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
-// Printable keeps what others have put into a name from steering the terminal.
+// Printable escapes a name so that it cannot control the terminal.
 func Printable(s string) string {
 	if !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return s
@@ -152,9 +151,9 @@ func Printable(s string) string {
 	return quoted[1 : len(quoted)-1]
 }
 
-// EscapeJSON escapes in a JSON document what is not printable, so that a terminal or an editor that shows the document
-// follows no control sequence and no change of the direction of writing. The document means the same: JSON has such
-// characters in strings alone, where it also knows them as \u and four digits.
+// EscapeJSON escapes unprintable characters in a JSON document, so that a terminal or an editor follows no
+// control sequence and no change of text direction. The document means the same: JSON has such characters only
+// in strings, where \u and four digits replace them.
 func EscapeJSON(document []byte) []byte {
 	steers := func(r rune) bool { return r >= 0x7f && !unicode.IsPrint(r) }
 	if !bytes.ContainsFunc(document, steers) {
@@ -175,10 +174,10 @@ func EscapeJSON(document []byte) []byte {
 	return out
 }
 
-// Completable reports whether each shell reads s in a command line as one word with the text s: it consists of letters,
-// digits and ._/:@+=- alone, and begins with a letter, a digit or one of ._/ . Other clients choose names, and shells insert
-// unquoted what several candidates begin with. A word that begins with = is a path to zsh, one that begins with @ a variable
-// to PowerShell, and to that a comma makes two words of one.
+// Completable reports whether each shell reads s in a command line as one word with the text s: it has only
+// letters, digits and ._/:@+=- , and begins with a letter, a digit or one of ._/ . Other clients choose names,
+// and shells insert the common prefix of candidates unquoted. A word that begins with = is a path to zsh; one
+// that begins with @ is a variable to PowerShell, for which a comma also separates two words.
 func Completable(s string) bool {
 	return s != "" && !strings.ContainsRune(":@+=-", rune(s[0])) && !strings.ContainsFunc(s, func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("._/:@+=-", r)

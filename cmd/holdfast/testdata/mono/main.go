@@ -1,5 +1,5 @@
-// Mono fails if one of the processes is alive whose ids are its arguments. Otherwise it
-// prints CLOCK_MONOTONIC in ns, which all processes of a machine share.
+// Mono fails if a process whose id is among its arguments is alive. Otherwise it prints CLOCK_MONOTONIC in ns,
+// which all processes of a machine share.
 package main
 
 import (

@@ -34,7 +34,7 @@ func checkContext(pass *analysis.Pass) (any, error) {
 			case *ast.DeferStmt, *ast.GoStmt:
 				return false
 			case *ast.FuncLit:
-				return !underLease(pass.TypesInfo, n) // which is looked at by itself
+				return !underLease(pass.TypesInfo, n) // checked separately
 			case *ast.CallExpr:
 				for _, arg := range n.Args {
 					if name := callerContext(pass.TypesInfo, lit, arg); name != "" && obeysContext(pass.TypesInfo, n) {
@@ -48,13 +48,13 @@ func checkContext(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// underLease reports whether lit is a function as Do takes it, of a context and a lease.
+// underLease reports whether lit has the signature of a function for Do: a context and a lease.
 func underLease(info *types.Info, lit *ast.FuncLit) bool {
 	sig, ok := info.TypeOf(lit).(*types.Signature)
 	return ok && sig.Params().Len() == 2 && isNamed(sig.Params().At(0).Type(), "context", "Context") && isLease(sig.Params().At(1).Type())
 }
 
-// callerContext names the context in arg if it comes from around lit, and lit does not set it.
+// callerContext names the context in arg if it is a variable from outside lit that lit does not set.
 func callerContext(info *types.Info, lit *ast.FuncLit, arg ast.Expr) string {
 	if v := variableOf(info, arg); v != nil {
 		if isNamed(v.Type(), "context", "Context") && comesFromAround(v, lit) && !setIn(info, lit, v) {
@@ -85,10 +85,10 @@ func setIn(info *types.Info, lit *ast.FuncLit, v *types.Var) (found bool) {
 	return found
 }
 
-// observers are packages whose functions take what they look for from a context, and do not end with it.
+// observers are packages whose functions only read values from a context, and do not end with it.
 var observers = []string{"log", "log/slog", "github.com/rs/zerolog", "go.opentelemetry.io/otel", "go.uber.org/zap", "github.com/sirupsen/logrus"}
 
-// obeysContext reports whether a call may go on for as long as its context.
+// obeysContext reports whether a call may run until its context ends.
 func obeysContext(info *types.Info, call *ast.CallExpr) bool {
 	f := calledFunc(info, call)
 	path := pathOf(f)

@@ -27,7 +27,7 @@ and one whose client is closed in the same function ends with that.`,
 	Run:       checkRelease,
 }
 
-// gives is the fact that a function returns a lease that it has just acquired.
+// gives is the fact that a function returns a lease which it has just acquired.
 type gives struct{}
 
 // AFact implements analysis.Fact.
@@ -55,7 +55,8 @@ type acquisition struct {
 	err   *types.Var // nil: the error is dropped
 }
 
-// findAcquisitions returns the acquisitions in body whose lease is put into a variable or dropped, without those in nested functions.
+// findAcquisitions returns the acquisitions in body whose lease is assigned to a variable or dropped, without
+// nested functions.
 func findAcquisitions(pass *analysis.Pass, body *ast.BlockStmt, acquires func(*analysis.Pass, *ast.CallExpr) bool) (all []*acquisition) {
 	ast.PreorderStack(body, nil, func(n ast.Node, stack []ast.Node) bool {
 		if _, ok := n.(*ast.FuncLit); ok {
@@ -123,7 +124,8 @@ func endsByItself(info *types.Info, call *ast.CallExpr) (found bool) {
 	return found
 }
 
-// findGivers exports a fact for each function that returns a lease which it has acquired, and does nothing else with it.
+// findGivers exports a fact for each function that returns a lease which it has acquired, and does nothing
+// else with it.
 func findGivers(pass *analysis.Pass) {
 	for again := true; again; {
 		again = false
@@ -166,7 +168,7 @@ func givesLease(pass *analysis.Pass, body *ast.BlockStmt) (found bool) {
 	return found
 }
 
-// onlyReturned reports whether a lease goes nowhere but to the caller.
+// onlyReturned reports whether a lease goes only to the caller.
 func onlyReturned(info *types.Info, body *ast.BlockStmt, v *types.Var) bool {
 	returned := make(map[ast.Node]bool)
 	ast.Inspect(body, func(n ast.Node) bool {
@@ -214,7 +216,7 @@ func graphOf(graphs *ctrlflow.CFGs, node ast.Node) *cfg.CFG {
 	return graphs.FuncLit(node.(*ast.FuncLit))
 }
 
-// closesClient reports whether the declaration around call also closes or shuts down the client that is called.
+// closesClient reports whether the function around call also closes or shuts down the client that it uses.
 func closesClient(pass *analysis.Pass, call *ast.CallExpr) (found bool) {
 	method, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr)
 	if !ok {
@@ -235,7 +237,7 @@ func closesClient(pass *analysis.Pass, call *ast.CallExpr) (found bool) {
 	return found
 }
 
-// endedBefore reports whether a function literal before a ends its lease, such as the literal of a deferred call.
+// endedBefore reports whether a function literal before a ends its lease, such as a deferred one.
 func endedBefore(info *types.Info, body *ast.BlockStmt, a *acquisition) (found bool) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		if lit, ok := n.(*ast.FuncLit); ok && lit.Pos() < a.stmt.Pos() {
@@ -246,7 +248,7 @@ func endedBefore(info *types.Info, body *ast.BlockStmt, a *acquisition) (found b
 	return found
 }
 
-// endsLease reports whether a lease is released or handed on in node.
+// endsLease reports whether node releases a lease or hands it on.
 func endsLease(info *types.Info, node ast.Node, v *types.Var) (found bool) {
 	eachUse(info, node, v, func(u use, _ ast.Node) bool {
 		found = u == ended || u == handed
@@ -255,7 +257,7 @@ func endsLease(info *types.Info, node ast.Node, v *types.Var) (found bool) {
 	return found
 }
 
-// testsIn returns the expression from which each variable of type bool is computed.
+// testsIn returns the expression that computes each bool variable.
 func testsIn(info *types.Info, body *ast.BlockStmt) map[*types.Var]ast.Expr {
 	tests := make(map[*types.Var]ast.Expr)
 	ast.Inspect(body, func(n ast.Node) bool {
@@ -270,7 +272,7 @@ func testsIn(info *types.Info, body *ast.BlockStmt) map[*types.Var]ast.Expr {
 	return tests
 }
 
-// walk looks for a path on which the lease of an acquisition is lost.
+// walk searches for a path on which the lease of an acquisition is lost.
 type walk struct {
 	*acquisition
 	pass  *analysis.Pass
@@ -278,7 +280,7 @@ type walk struct {
 	seen  map[place]bool
 }
 
-// place is a point on a path, and the facts known there.
+// place is a point on a path, with the facts known there.
 type place struct {
 	block *cfg.Block
 	known bool // err is still the result of the acquisition
@@ -385,7 +387,8 @@ func assignsVar(info *types.Info, node ast.Node, v *types.Var) bool {
 	return false
 }
 
-// excludesLease reports whether there is no lease if cond has the value truth. known: err is the result of the acquisition.
+// excludesLease reports whether there is no lease if cond has the value truth. With known, err is the result
+// of the acquisition.
 func (w *walk) excludesLease(cond ast.Expr, truth, known bool) bool {
 	switch cond := ast.Unparen(cond).(type) {
 	case *ast.UnaryExpr:
@@ -398,7 +401,7 @@ func (w *walk) excludesLease(cond ast.Expr, truth, known bool) bool {
 		return known && truth && variableOf(w.pass.TypesInfo, cond.X) == w.err
 	case *ast.Ident:
 		test := w.tests[variableOf(w.pass.TypesInfo, cond)]
-		delete(w.tests, variableOf(w.pass.TypesInfo, cond)) // against a variable that is computed from itself
+		delete(w.tests, variableOf(w.pass.TypesInfo, cond)) // avoid a loop if a variable is computed from itself
 		defer func() { w.tests[variableOf(w.pass.TypesInfo, cond)] = test }()
 		return test != nil && w.excludesLease(test, truth, known)
 	}
@@ -422,14 +425,14 @@ func (w *walk) excludesBoth(cond *ast.BinaryExpr, truth, known bool) bool {
 		case left == w.lease && isNil:
 			return same
 		case left == w.err && known:
-			return same != isNil // it is an error, or another than nil
+			return same != isNil // err is not nil
 		}
 	}
 	return false
 }
 
-// asksForError reports whether the result truth of a call with the acquisition's error means that there is an error. Each result of
-// an unknown function may mean it.
+// asksForError reports whether the result truth of a call with the acquisition's error means that there is an
+// error. Each result of an unknown function may mean that.
 func (w *walk) asksForError(call *ast.CallExpr, truth bool) bool {
 	for _, arg := range call.Args {
 		if variableOf(w.pass.TypesInfo, arg) == w.err {

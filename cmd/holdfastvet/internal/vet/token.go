@@ -49,10 +49,11 @@ func signatureOf(info *types.Info, node ast.Node) *types.Signature {
 	return info.TypeOf(node.(*ast.FuncLit)).(*types.Signature)
 }
 
-// checkWrites reports the first write in body after the start of from, if the token of the lease v is used nowhere, nor v itself.
+// checkWrites reports the first write in body after the start of from, unless the lease v or its token is
+// used.
 func checkWrites(pass *analysis.Pass, body, from ast.Node, v *types.Var) {
 	guarded := false
-	released := body.End() // by a call in the middle of the function
+	released := body.End() // position of a release in the middle of the function
 	eachUse(pass.TypesInfo, body, v, func(u use, _ ast.Node) bool {
 		guarded = guarded || u == spoken || u == lent || u == handed
 		return !guarded
@@ -77,7 +78,7 @@ func checkWrites(pass *analysis.Pass, body, from ast.Node, v *types.Var) {
 	})
 }
 
-// methods lists the methods of a package that write, and the methods that run the SQL they are given.
+// methods lists the methods of a package that write, and those that run the SQL in their arguments.
 type methods struct{ write, statement []string }
 
 var storages = map[string]methods{
@@ -111,7 +112,7 @@ func writesDatabase(info *types.Info, call *ast.CallExpr) bool {
 // changes matches SQL that changes rows.
 var changes = regexp.MustCompile(`(?is)^\s*(INSERT|UPDATE|DELETE|MERGE|REPLACE|TRUNCATE|WITH\b.*\b(INSERT\s+INTO|UPDATE|DELETE\s+FROM|MERGE\s+INTO))\b`)
 
-// changesRows reports whether a call is given SQL that changes rows. What is not known before the program runs does not count.
+// changesRows reports whether a call has an SQL argument that changes rows. Only constants count.
 func changesRows(info *types.Info, call *ast.CallExpr) bool {
 	for _, arg := range call.Args {
 		if value := info.Types[arg].Value; value != nil && value.Kind() == constant.String {

@@ -1,8 +1,8 @@
 // Package vet finds mistakes with leases in the source of a program.
 //
-// Each check would rather miss a mistake than report what is none. No check looks at tests, nor at packages that help them, which
-// import package testing: they often leave a lease to its fate on purpose. A comment //holdfastvet:ignore with a reason, on the
-// line of a finding or the line before, silences it.
+// Each check prefers to miss a mistake over a false report. Tests, and packages that help them by importing
+// package testing, are not checked: they often leave a lease unreleased on purpose. A comment
+// //holdfastvet:ignore with a reason, on the line of a finding or the line before, silences it.
 package vet
 
 import (
@@ -81,7 +81,7 @@ func bodyOf(node ast.Node) *ast.BlockStmt {
 	return nil
 }
 
-// reportFinding tells of a finding, unless a comment silences it.
+// reportFinding reports a finding, unless a comment silences it.
 func reportFinding(pass *analysis.Pass, at ast.Node, format string, args ...any) {
 	line := func(at ast.Node) int { return pass.Fset.Position(at.Pos()).Line }
 	for _, group := range fileOf(pass, at).Comments {
@@ -100,7 +100,7 @@ func calledFunc(info *types.Info, call *ast.CallExpr) *types.Func {
 	return f
 }
 
-// pathOf is the path of the package that f is in.
+// pathOf returns the path of the package of f.
 func pathOf(f *types.Func) string {
 	if f == nil || f.Pkg() == nil {
 		return ""
@@ -125,12 +125,12 @@ func isWithin(pos token.Pos, node ast.Node) bool { return node.Pos() <= pos && p
 type use int
 
 const (
-	looked use = iota // by a method that leaves the lease alone, or in a comparison with nil
-	set               // it is assigned to
-	ended             // it is released or detached
+	looked use = iota // by a method that does not end it, or in a comparison with nil
+	set               // assigned
+	ended             // released or detached
 	spoken            // its token or owner is read
-	lent              // it goes to a function that gives it back
-	handed            // it goes anywhere else: to a function, a field, a caller
+	lent              // passed to a function that returns it
+	handed            // passed anywhere else: to a function, a field, a caller
 )
 
 // eachUse calls f with each use of the lease v below node, until f returns false.
@@ -144,7 +144,7 @@ func eachUse(info *types.Info, node ast.Node, v *types.Var, f func(use, ast.Node
 	})
 }
 
-// useOf is the use of a lease by id, which has stack above it.
+// useOf returns the kind of use of a lease by id; stack has the nodes above it.
 func useOf(info *types.Info, id *ast.Ident, stack []ast.Node) use {
 	if len(stack) == 0 {
 		return handed

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfastvet/internal/vet"
 )
 
-// runAnalyzer compares what a is to find in the folders with what it finds. It compiles what they import.
+// runAnalyzer compares the findings of a in the folders with the expected ones. It compiles their imports.
 func runAnalyzer(t *testing.T, a *analysis.Analyzer, folders ...string) {
 	t.Helper()
 	if testing.Short() {
