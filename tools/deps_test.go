@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// TestAFolderIsNoProgram holds tools/deps to look for programs in PATH alone: this repository has a
+// TestFolderIsNoProgram holds tools/deps to look for programs in PATH alone: this repository has a
 // folder for etcd.
-func TestAFolderIsNoProgram(t *testing.T) {
+func TestFolderIsNoProgram(t *testing.T) {
 	text, err := os.ReadFile("deps")
 	if err != nil {
 		t.Fatal(err)

@@ -20,7 +20,7 @@ import (
 
 var (
 	increments = flag.Int("increments", 80, "how often TestCounterLosesNoIncrement increments; the full count is 2000")
-	waiters    = flag.Int("waiters", 20, "how many runs wait in TestRunsFinishInTheOrderTheyCame; the full count is 200")
+	waiters    = flag.Int("waiters", 20, "how many runs wait in TestRunsFinishInOrderOfArrival; the full count is 200")
 )
 
 // increment reads and writes without waiting: without the lock, increments would be lost.
@@ -90,7 +90,7 @@ func rising(t *testing.T, tokens []string) {
 
 // Many small runs wait, and the lock must go to them in order of arrival. A run may be passed over only if it
 // does not answer within the time of a hand-over, as on a busy machine.
-func TestRunsFinishInTheOrderTheyCame(t *testing.T) {
+func TestRunsFinishInOrderOfArrival(t *testing.T) {
 	t.Parallel()
 	for _, nodes := range []int{1, 3, 5} {
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) { runsFinishInOrder(t, nodes) })

@@ -62,7 +62,7 @@ func examples(t *testing.T, command string) []string {
 }
 
 // Each example runs with what it needs.
-func TestTheExamplesOfTheHelpWork(t *testing.T) {
+func TestHelpExamplesWork(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)
 	seen := make(map[string]bool)
@@ -163,7 +163,7 @@ func TestTheExamplesOfTheHelpWork(t *testing.T) {
 }
 
 // The test runs, line by line, the commands that holdfast prints if no backend is set.
-func TestTheFirstMinuteWorks(t *testing.T) {
+func TestGettingStartedWorks(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)
 	text := b.runs(0, "holdfast", "HOLDFAST_BACKEND=", "HOME="+b.dir, "XDG_CONFIG_HOME="+b.dir)

@@ -34,7 +34,7 @@ var brisk = []string{"--ttl", briskTTL.String(), "--renew", "300ms", "--margin",
 const briskTTL = 3 * time.Second
 
 // The test kills or suspends holdfast. The command's whole group must be gone before another command starts.
-func TestGuardKillsBeforeTheNextHolderStarts(t *testing.T) {
+func TestGuardKillsBeforeNextHolderStarts(t *testing.T) {
 	t.Parallel()
 	for _, blow := range []syscall.Signal{unix.SIGKILL, unix.SIGSTOP} {
 		t.Run(unix.SignalName(blow), func(t *testing.T) {
@@ -58,7 +58,7 @@ func TestGuardKillsBeforeTheNextHolderStarts(t *testing.T) {
 }
 
 // The test kills holdfast. Its guard releases the lock for the next waiter, which could not wait for the TTL.
-func TestKilledRunFreesItsLockAtOnce(t *testing.T) {
+func TestKilledRunFreesLockAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, nodes := range []int{1, 3} {
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
@@ -91,7 +91,7 @@ func TestKilledRunFreesItsLockAtOnce(t *testing.T) {
 
 // The test suspends all nodes at once. The command must be dead before the TTL is over, counted from before
 // the last renewal was sent.
-func TestCutOffCommandDiesBeforeItsLeaseEnds(t *testing.T) {
+func TestCutOffCommandDiesBeforeLeaseEnds(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
 	inParallel(*rounds, 6, func(i int) {
@@ -223,7 +223,7 @@ func (l *ledger) check(want int) {
 }
 
 // The gate and the guard of a run must start before the packages of backends are initialised.
-func TestAHelperStartsBeforeTheClientsOfBackends(t *testing.T) {
+func TestHelperStartsBeforeBackendClients(t *testing.T) {
 	t.Parallel()
 	programs, err := programs()
 	if err != nil {

@@ -102,7 +102,7 @@ func TestCommandFindsShardOfName(t *testing.T) {
 	b.prints(1, "b/"+second, "doctor")
 }
 
-func TestBackendsThatAreNoSetsAreRefused(t *testing.T) {
+func TestMalformedSetsAreRejected(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)
 	one := b.servers[0].Addr()

@@ -91,7 +91,7 @@ const (
 	ctrlZ = "\x1a"
 )
 
-func TestInteractiveShellWorksUnderTheLock(t *testing.T) {
+func TestInteractiveShellWorksUnderLock(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)
 	s, cmd := b.open(b.path, "run", "job", "--", "sh", "-i")
@@ -124,7 +124,7 @@ func TestInterruptEndsCommandAndFreesLock(t *testing.T) {
 }
 
 // Ctrl-C ends a script that runs holdfast, as it ends a script that runs the command directly.
-func TestCtrlCEndsTheScriptAround(t *testing.T) {
+func TestCtrlCEndsOuterScript(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)
 	b.write("script", `"$holdfast" run job -- sh -c 'echo started; exec sleep 100'
@@ -164,7 +164,7 @@ func TestSuspendedCommandContinuesInForeground(t *testing.T) {
 }
 
 // A filter behind holdfast reads from the terminal, which only the foreground group may.
-func TestPagerBehindAPipeKeepsTheTerminal(t *testing.T) {
+func TestPagerBehindPipeKeepsTerminal(t *testing.T) {
 	t.Parallel()
 	s := newBench(t, 1).shell()
 	s.show(`"$holdfast" run job -- sh -c 'echo page; sleep 0.3' | sh -c 'read page; echo "showing $page"; read key </dev/tty; echo "key $key"'` + "\n")
@@ -174,7 +174,7 @@ func TestPagerBehindAPipeKeepsTheTerminal(t *testing.T) {
 }
 
 // A command behind a pipe reads from the terminal itself.
-func TestCommandGetsTheTerminalWhenItAsks(t *testing.T) {
+func TestCommandGetsTerminalOnRequest(t *testing.T) {
 	t.Parallel()
 	s := newBench(t, 1).shell()
 	s.show(`echo text | "$holdfast" run job -- sh -c 'cat; echo asking; read key </dev/tty; echo "key $key"'` + "\n")

@@ -103,7 +103,7 @@ func (d *display) line(text string) string {
 	return ""
 }
 
-func TestTopShowsWhatChanges(t *testing.T) {
+func TestTopShowsChanges(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 3)
 	b.holds("billing/7", "--note", "month end")
@@ -139,7 +139,7 @@ func TestTopFiltersAndSorts(t *testing.T) {
 	d.shows("apples", "pears", "plums")
 }
 
-func TestTopShowsTheVotesAndTheQueue(t *testing.T) {
+func TestTopShowsVotesAndQueue(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 3)
 	b.holds("job", "--note", "the first")
@@ -166,7 +166,7 @@ func TestTopShowsTheVotesAndTheQueue(t *testing.T) {
 	d.shows("LOCK  ")
 }
 
-func TestTopTakesALockAwayAfterTheQuestions(t *testing.T) {
+func TestTopForceReleasesAfterQuestions(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 3)
 	b.holds("job")
@@ -196,7 +196,7 @@ func TestTopTakesALockAwayAfterTheQuestions(t *testing.T) {
 	})
 }
 
-func TestTopShowsABackendThatIsHalfThere(t *testing.T) {
+func TestTopShowsPartialOutage(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 3)
 	b.backend += "&maxttl=1h"
@@ -327,7 +327,7 @@ func residentPeak(t *testing.T, pid int) (size int) {
 	return size << 10
 }
 
-func TestTopWithoutColoursHasNone(t *testing.T) {
+func TestTopWithoutColoursPrintsNone(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)
 	if _, err := b.servers[0].Do("SET", "lock:for-ever", "x"); err != nil {
@@ -353,7 +353,7 @@ func (d *display) drawn() string {
 	return d.raw.String()
 }
 
-func TestTopFollowsTheSizeOfTheTerminal(t *testing.T) {
+func TestTopFollowsTerminalSize(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)
 	b.holds("a-lock-with-a-name-of-quite-some-length")

@@ -16,7 +16,7 @@ import (
 
 // holdfast may signal the script, but not what the script runs as another user. It reports that while the
 // lease is held.
-func TestSudoInsideAScriptIsReportedEarly(t *testing.T) {
+func TestSudoInScriptIsReportedEarly(t *testing.T) {
 	t.Parallel()
 	setpriv, err := exec.LookPath("setpriv")
 	if err != nil || os.Geteuid() != 0 {

@@ -105,8 +105,8 @@ func removeGroup(dir string) error {
 	return err
 }
 
-// TestCronRunsTheLines has cron's own daemon run the lines of the recipe, at the next minute.
-func TestCronRunsTheLines(t *testing.T) {
+// TestCronRunsLines has cron's own daemon run the lines of the recipe, at the next minute.
+func TestCronRunsLines(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short waits for no minute")
 	}
@@ -215,8 +215,8 @@ ended job.service
 		"ActiveState=failed NRestarts=0 Result=timeout") // a service that stands is not extended
 }
 
-// TestSystemdHearsWhatRunDoes holds the messages of run against a real manager.
-func TestSystemdHearsWhatRunDoes(t *testing.T) {
+// TestRunReportsToSystemd holds the messages of run against a real manager.
+func TestRunReportsToSystemd(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.holdLock("busy", time.Hour)
@@ -252,9 +252,9 @@ systemctl start refused.service || echo refused: $(ended refused.service)
 		"refused: ActiveState=failed")
 }
 
-// TestSystemdRunsTheUnits has a manager start the units of the recipes. A timer is set to each second, and a manager for users
+// TestSystemdRunsUnits has a manager start the units of the recipes. A timer is set to each second, and a manager for users
 // loads no credentials.
-func TestSystemdRunsTheUnits(t *testing.T) {
+func TestSystemdRunsUnits(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	units := make(map[string]string)

@@ -21,7 +21,7 @@ func TestUsersCanInstallEveryModule(t *testing.T) {
 	}
 }
 
-func TestAModuleThatCannotBeInstalledIsFound(t *testing.T) {
+func TestUninstallableModuleIsFound(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ work, mod, want string }{
 		"replace":  {"", "replace github.com/holdfast-go/holdfast => ../\n", "go install refuses"},

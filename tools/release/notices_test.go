@@ -44,7 +44,7 @@ func TestNoticesNameEveryLinkedModule(t *testing.T) {
 	}
 }
 
-func TestModuleWithoutLicenseStopsTheRelease(t *testing.T) {
+func TestModuleWithoutLicenseStopsRelease(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "README"), nil, 0o600); err != nil {

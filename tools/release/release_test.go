@@ -152,7 +152,7 @@ func strangerEnv(t *testing.T, s *source, proxy string) (gopath string, env []st
 	return gopath, append(g.env, "GOSUMDB=off")
 }
 
-func TestTheCommandIsInstalledFromAProxy(t *testing.T) {
+func TestCommandInstallsFromProxy(t *testing.T) {
 	t.Parallel()
 	s, proxy := publishRelease(t)
 	gopath, env := strangerEnv(t, s, proxy)
@@ -189,7 +189,7 @@ func firstRun(t *testing.T, begin time.Time, bin string) {
 	t.Logf("installed in %v, and the first run took %v", took.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond))
 }
 
-func TestEveryModuleCanBeImportedFromAProxy(t *testing.T) {
+func TestModulesImportFromProxy(t *testing.T) {
 	t.Parallel()
 	s, proxy := publishRelease(t)
 	_, env := strangerEnv(t, s, proxy)
@@ -241,7 +241,7 @@ func TestGoSumHasHashesOfTags(t *testing.T) {
 	}
 }
 
-func TestARehearsalLeavesTheRepositoryAsItIs(t *testing.T) {
+func TestRehearsalLeavesRepositoryUnchanged(t *testing.T) {
 	t.Parallel()
 	root := cloneRepository(t)
 	before := inGit(t, root, "rev-parse", "HEAD")
@@ -309,7 +309,7 @@ func TestARehearsalLeavesTheRepositoryAsItIs(t *testing.T) {
 	}
 }
 
-func TestAReleaseIsRefusedBeforeAnythingIsMade(t *testing.T) {
+func TestReleaseIsRejectedBeforeBuild(t *testing.T) {
 	t.Parallel()
 	full := t.TempDir()
 	if err := os.WriteFile(filepath.Join(full, "old"), nil, 0o600); err != nil {
@@ -327,8 +327,8 @@ func TestAReleaseIsRefusedBeforeAnythingIsMade(t *testing.T) {
 	}
 }
 
-// TestWhatUsersDownload builds a release twice and installs it.
-func TestWhatUsersDownload(t *testing.T) {
+// TestDownloadsAreComplete builds a release twice and installs it.
+func TestDownloadsAreComplete(t *testing.T) {
 	t.Parallel()
 	root := cloneRepository(t)
 	systems := []string{"linux/amd64"}

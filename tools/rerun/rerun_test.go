@@ -58,7 +58,7 @@ func TestRepeatHasFourTimesThePace(t *testing.T) {
 	}
 }
 
-func TestBrokenPromisesAreNeverRepeated(t *testing.T) {
+func TestBrokenPromisesAreNotRepeated(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{ // of the rigs and suites
 		"two holders at once: tokens 3 and 3, for 1s", "3 holders at once", "2 holders", "2 hold it at once", "slot 3 has two holders", "two leaders in term 7",
@@ -81,7 +81,7 @@ func TestBrokenPromisesAreNeverRepeated(t *testing.T) {
 	}
 }
 
-func TestLastLineCountsWhatIsLeft(t *testing.T) {
+func TestLastLineCountsRemainingFailures(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		done            string
@@ -99,7 +99,7 @@ func TestLastLineCountsWhatIsLeft(t *testing.T) {
 	}
 }
 
-func TestOneLineCountsTheTests(t *testing.T) {
+func TestOneLineCountsTests(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	lines := &lineFilter{out: &out}

@@ -34,7 +34,7 @@ func TestEveryScenarioRuns(t *testing.T) {
 		t.Skip("-short leaves out half a minute of measuring")
 	}
 	t.Parallel()
-	for scenario, want := range map[string][]string{ // of loads, one of each kind; further flags may stand behind
+	for scenario, want := range map[string][]string{ // names of loads, one of each kind; further flags may follow
 		"throughput,relay,queue-256,dead,hung,slow-8": {"| throughput ", "| rueidislock ", "| holdfast, no fault "},
 		"known-names,hand-over-2":                     {"| pglock ", "| zk.Lock ", "| concurrency.Mutex "},
 		"storm":                                       {"| redsync/rueidis |"},
@@ -62,7 +62,7 @@ func TestEveryScenarioRuns(t *testing.T) {
 			if err = errors.Join(err, json.Unmarshal(text, &r)); err != nil {
 				t.Fatal(err)
 			}
-			for _, line := range r.Rows { // how many locks a moment is enough for is the machine's affair
+			for _, line := range r.Rows { // the number of locks depends on the machine
 				if line.Peer == holdfastName && line.Failed > 0 {
 					t.Errorf("%s on %s: %d of Holdfast's calls failed", line.Load, line.Service, line.Failed)
 				}

@@ -25,13 +25,13 @@ type rate struct {
 	cpu       time.Duration
 }
 
-// costs has the measured needs of one node.
+// costs has the measured costs of one node.
 type costs struct {
 	fresh       rate    // a lock with a name that is new, taken and released
 	again       rate    // one with a name that was used lately
-	renewal     rate    // of one lease among many
-	idle, queue float64 // share of a processor for a client that does nothing, and for one that waits
-	lease       float64 // bytes of a lease that is held
+	renewal     rate    // renewal of one lease among many
+	idle, queue float64 // share of a processor for an idle client, and for a waiting one
+	lease       float64 // bytes of a held lease
 	connection  float64 // bytes of a connection
 }
 
@@ -70,15 +70,15 @@ func measureCapacity(ctx context.Context, s *session) error {
 	})
 }
 
-// openDriver opens a driver that is patient with a busy machine.
+// openDriver opens a driver with a long time-out, for a busy machine.
 func (y *yard) openDriver(ctx context.Context) (*redis.Driver, error) {
 	return openDriver(ctx, y.sv.addrs, redis.Options{Timeout: 5 * time.Second})
 }
 
-// isLate reports whether an answer came too late, as it may on a machine that does other things.
+// isLate reports whether an answer came too late, as on a busy machine.
 func isLate(err error) bool { return errors.Is(err, holdfast.ErrUnavailable) }
 
-// measureLocks measures locks whose names come back and locks whose names are new.
+// measureLocks measures locks with reused names and locks with new names.
 func (y *yard) measureLocks(ctx context.Context) error {
 	for name, r := range map[string]*rate{"throughput": &y.again, "new-throughput": &y.fresh} {
 		l := lockLoads[slices.Index(namesOf(lockLoads), name)]
@@ -94,7 +94,7 @@ func (y *yard) measureLocks(ctx context.Context) error {
 	return nil
 }
 
-// measureLeftovers prints what names that were used once leave on the node, with each library.
+// measureLeftovers prints what each library leaves on the node for names that were used once.
 func (y *yard) measureLeftovers(ctx context.Context) error {
 	cells := [][]string{{"what new names leave, once released", "bytes/name", "kept s"}}
 	for _, lib := range y.chosenLibraries(y.sv, load{}) {
@@ -131,7 +131,7 @@ func (y *yard) measureLeftover(ctx context.Context, lib library) (bytes float64,
 	if err != nil {
 		return 0, 0, err
 	}
-	for range 100 { // some keys; keys that never end are left out
+	for range 100 { // a sample of keys; keys without expiry are skipped
 		key, err := y.sv.redis[0].Do("RANDOMKEY")
 		name, ok := key.(string)
 		if err != nil || !ok {
@@ -145,8 +145,8 @@ func (y *yard) measureLeftover(ctx context.Context, lib library) (bytes float64,
 	return (after - before) / float64(taken), kept, nil
 }
 
-// inParallel calls do with each number below n, 64 at a time, and returns how often it succeeded: rueidislock now and
-// then waits for ever for a lock that is free.
+// inParallel calls do with each number below n, 64 at a time, and returns the number of successes: rueidislock
+// sometimes waits forever for a free lock.
 func inParallel(n int, do func(i int) error) int {
 	var done, next atomic.Int64
 	var working sync.WaitGroup
@@ -211,8 +211,8 @@ func (y *yard) measureRenewals(ctx context.Context) error {
 	return err
 }
 
-// measureWatchdog has one client keep leases for a while, and prints what that costs the process. A lease that is lost is an
-// error: renewing all of them must not take as long as they last.
+// measureWatchdog has one client keep leases for a while, and prints the cost for the process. A lost lease is
+// an error: renewing all leases must not take as long as they last.
 func (y *yard) measureWatchdog(ctx context.Context) error {
 	drv, err := y.openDriver(ctx)
 	if err != nil {
@@ -239,7 +239,7 @@ func (y *yard) measureWatchdog(ctx context.Context) error {
 		return fmt.Errorf("only %d of %d leases were granted", n, y.held)
 	}
 	acquired, hold := time.Since(start), 12*y.settings.time
-	time.Sleep(hold) // the time over which renewals are counted
+	time.Sleep(hold) // renewals are counted over this time
 	fmt.Fprintf(y.out, "%d leases of one client, acquired in %v and held for %v: %d renewals (%d failed), %d lost. "+
 		"They take %.1f MB, %d goroutines and %v of processor time.\n\n",
 		y.held, acquired.Round(time.Millisecond), hold, renewals.Load(), failed.Load(), lost.Load(), (inUse()-live)/1e6,
@@ -250,7 +250,8 @@ func (y *yard) measureWatchdog(ctx context.Context) error {
 	return nil
 }
 
-// measureConnections opens many clients, has some of them wait for one lock, and then hands it from one to the next.
+// measureConnections opens many clients, some of which wait for one lock, and then passes the lock through
+// them.
 func (y *yard) measureConnections(ctx context.Context) error {
 	before, err := y.sv.redis.usedMemory()
 	if err != nil {
@@ -283,7 +284,7 @@ func (y *yard) measureConnections(ctx context.Context) error {
 	}
 	y.queue = max((many.load-share)/float64(y.waiters), 0)
 	var few []float64
-	for len(few) < len(many.gaps) { // eight hand-overs say little
+	for len(few) < len(many.gaps) { // eight hand-overs are too few
 		c, err := y.measureCrowd(ctx, clients[:9], 10*time.Millisecond)
 		if err != nil {
 			return err
@@ -296,7 +297,7 @@ func (y *yard) measureConnections(ctx context.Context) error {
 	return nil
 }
 
-// nodeLoad returns the share of a processor that the node uses in so long, and how many scripts it is asked for in a second.
+// nodeLoad returns the share of a processor that the node uses during d, and its scripts per second.
 func (y *yard) nodeLoad(d time.Duration) (share, asked float64, err error) {
 	cpu, err1 := y.sv.redis.cpuTime()
 	calls, err2 := y.sv.redis.readCalls()
@@ -308,15 +309,15 @@ func (y *yard) nodeLoad(d time.Duration) (share, asked float64, err error) {
 	return (used - cpu).Seconds() / took, float64(called["evalsha"]-calls["evalsha"]) / took, errors.Join(err1, err2, err3, err4)
 }
 
-// crowd is many clients that wait for one lock.
+// crowd is the cost of many clients that wait for one lock.
 type crowd struct {
-	load, asked float64   // of the node while nobody releases
+	load, asked float64   // load of the node without a release
 	gaps        []float64 // ms from a release to the next holder
 	outOfOrder  int
 }
 
-// measureCrowd has all clients but the first wait, looks at the node for a while, and then lets the lock go from one to the
-// next, a hundred times at most.
+// measureCrowd makes all clients but the first wait, and measures the node for a while. Then it passes the
+// lock from one to the next, a hundred times at most.
 func (y *yard) measureCrowd(ctx context.Context, clients []client, look time.Duration) (out crowd, err error) {
 	n := len(clients) - 1
 	unlock, err := clients[0].lock(ctx, "bench")
@@ -331,7 +332,7 @@ func (y *yard) measureCrowd(ctx context.Context, clients []client, look time.Dur
 	wait, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for _, c := range clients[1:] {
-		time.Sleep(time.Millisecond) // so that they ask in the order in which they begin
+		time.Sleep(time.Millisecond) // keep the order of the requests
 		waiting.Go(func() {
 			asked := time.Now()
 			unlock, err := c.lock(wait, "bench")
@@ -339,7 +340,7 @@ func (y *yard) measureCrowd(ctx context.Context, clients []client, look time.Dur
 				return
 			}
 			got := time.Now()
-			time.Sleep(time.Millisecond) // its work
+			time.Sleep(time.Millisecond) // work under the lock
 			mu.Lock()
 			turns = append(turns, turn{asked, got, time.Now()})
 			if len(turns) == min(100, n) {
@@ -352,7 +353,7 @@ func (y *yard) measureCrowd(ctx context.Context, clients []client, look time.Dur
 	if err := y.awaitQueue(ctx, n); err != nil {
 		return out, err
 	}
-	time.Sleep(look) // for what they asked as they came, and for their times to spread
+	time.Sleep(look) // let the first requests end and the poll times spread
 	if out.load, out.asked, err = y.nodeLoad(look); err != nil {
 		return out, err
 	}
@@ -373,7 +374,7 @@ func (y *yard) measureCrowd(ctx context.Context, clients []client, look time.Dur
 	return out, nil
 }
 
-// awaitQueue blocks until the node keeps a place for n clients.
+// awaitQueue waits until the node's queue has n clients.
 func (y *yard) awaitQueue(ctx context.Context, n int) error {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		reply, err := y.sv.redis[0].Do("ZCOUNT", "holdfast:queue:{lock:bench}", "(0", "+inf")
@@ -411,7 +412,7 @@ func (y *yard) localWaiters(ctx context.Context) error {
 			}
 		})
 	}
-	time.Sleep(200 * time.Millisecond) // nothing tells when the last of them waits
+	time.Sleep(200 * time.Millisecond) // nothing shows when the last of them waits
 	fmt.Fprintf(y.out, "%d waiters in one process take %.2f MB.\n\n", y.waiters, (inUse()-before)/1e6)
 	cancel()
 	waiting.Wait()

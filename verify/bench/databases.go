@@ -28,8 +28,7 @@ var mysqlLibraries = []library{
 	{name: holdfastName, open: func(ctx context.Context, addrs []string, _ int) (client, error) {
 		return overDriver(mysql.Open(ctx, addrs[0], nil))
 	}},
-	// As in the manual: the lock belongs to a session, so that each holder and waiter has a connection
-	// of its own.
+	// As in the manual: the lock belongs to a session, so each holder and waiter has its own connection.
 	{name: "GET_LOCK", open: func(_ context.Context, addrs []string, workers int) (client, error) {
 		db, err := openMySQL(addrs[0], workers)
 		return sessionClient{db}, err
@@ -44,7 +43,7 @@ var sqliteLibraries = []library{
 	{name: holdfastName, open: func(ctx context.Context, addrs []string, _ int) (client, error) {
 		return overDriver(sqlite.Open(ctx, "sqlite://"+addrs[0], nil))
 	}},
-	// One file for each name beside SQLite's, which stays.
+	// One file per name, beside SQLite's file; it stays.
 	{name: "flock", open: func(_ context.Context, addrs []string, _ int) (client, error) {
 		return flockClient(filepath.Dir(addrs[0])), nil
 	}},
@@ -57,7 +56,7 @@ var sqliteLibraries = []library{
 // uniqueTable is the table of the naive lock.
 const uniqueTable = "CREATE TABLE busy (name VARCHAR(255) PRIMARY KEY)"
 
-// startMySQL returns what starts a server of MariaDB or MySQL.
+// startMySQL returns a function that starts a server of MariaDB or MySQL.
 func startMySQL(server func(context.Context, ...string) (*mariaproc.Server, error), settings ...string) func(context.Context) (*service, error) {
 	return func(ctx context.Context) (*service, error) {
 		s, err := server(ctx, append([]string{"--max-connections=3000"}, settings...)...)
@@ -93,7 +92,7 @@ func startMySQL(server func(context.Context, ...string) (*mariaproc.Server, erro
 	}
 }
 
-// startFarMySQL returns what starts such a server with a millisecond of network before it.
+// startFarMySQL returns a function that starts such a server behind a millisecond of network.
 func startFarMySQL(server func(context.Context, ...string) (*mariaproc.Server, error), settings ...string) func(context.Context) (*service, error) {
 	return func(ctx context.Context) (*service, error) {
 		var socket string
@@ -118,7 +117,7 @@ func startFarMySQL(server func(context.Context, ...string) (*mariaproc.Server, e
 	}
 }
 
-// openMySQL opens a pool in which each worker may have a connection, and keeps it. A wait for GET_LOCK has one for itself.
+// openMySQL opens a pool that keeps one connection per worker. A wait for GET_LOCK occupies its connection.
 func openMySQL(url string, workers int) (*sql.DB, error) {
 	at, _, _ := strings.Cut(strings.TrimPrefix(url, "mysql+unix://root@"), "?")
 	way := "unix(" + at + ")"
@@ -132,7 +131,7 @@ func openMySQL(url string, workers int) (*sql.DB, error) {
 	return db, err
 }
 
-// startSQLite makes a folder for a file.
+// startSQLite creates a folder for the file.
 func startSQLite(ctx context.Context) (*service, error) {
 	dir, err := os.MkdirTemp("", "holdfast-sqlite-")
 	if err != nil {
@@ -151,7 +150,7 @@ func startSQLite(ctx context.Context) (*service, error) {
 	return sv, nil
 }
 
-// openSQLite opens a file as Holdfast does, with the driver that this has brought in.
+// openSQLite opens a file with the settings and the sql driver of Holdfast.
 func openSQLite(path string) (*sql.DB, error) {
 	return sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(5000)&_pragma=journal_mode(wal)&_pragma=synchronous(normal)")
 }
@@ -180,8 +179,8 @@ func (c sessionClient) lock(ctx context.Context, name string) (func(context.Cont
 
 func (c sessionClient) close() { c.DB.Close() }
 
-// uniqueClient is the lock that programs write themselves: a row that only one client can insert,
-// tried every 50 ms. The lock of a program that has died stays for ever.
+// uniqueClient is the lock that many programs write themselves: a row that only one client can insert, tried
+// every 50 ms. The lock of a dead program stays forever.
 type uniqueClient struct {
 	*sql.DB
 	insert string
@@ -212,7 +211,8 @@ func (c uniqueClient) close() { c.DB.Close() }
 // flockClient locks files in a folder.
 type flockClient string
 
-// lock cannot give up: flock(2) takes no context. So one that comes too late is freed again.
+// lock ignores its context while it waits, because flock(2) takes none. A lock that comes too late is released
+// again.
 func (c flockClient) lock(ctx context.Context, name string) (func(context.Context) error, error) {
 	file, err := os.OpenFile(filepath.Join(string(c), strings.ReplaceAll(name, "/", "-")), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -237,7 +237,7 @@ func processorTime(pid int) time.Duration {
 	if len(fields) < 15 {
 		return 0
 	}
-	var ticks int64 // of its own, and of its children that have ended
+	var ticks int64 // its own, and those of ended children
 	for _, field := range fields[11:15] {
 		n, _ := strconv.ParseInt(field, 10, 64)
 		ticks += n
@@ -295,10 +295,10 @@ func compareDatabases(ctx context.Context, s *session) error {
 type burden struct {
 	requests int64         // to the service
 	cpu, own time.Duration // processor time of the service and of the clients
-	failed   int           // callers that did not wait until the end
+	failed   int           // callers whose wait ended early
 }
 
-// measureThrong has a crowd wait for one lock that another client holds.
+// measureThrong makes a crowd wait for one lock that another client holds.
 func measureThrong(ctx context.Context, lib library, sv *service, c throngSize, hold time.Duration) (b burden, err error) {
 	prefix, addrs, _, err := sv.prepareService(noFault)
 	if err != nil {
@@ -322,14 +322,14 @@ func measureThrong(ctx context.Context, lib library, sv *service, c throngSize, 
 				free, err := waiter.lock(waiting, prefix)
 				switch {
 				case err == nil:
-					free(ctx) // it came when all is over
+					free(ctx) // granted after the end: release it
 				case waiting.Err() == nil:
 					failed.Add(1)
 				}
 			})
 		}
 	}
-	time.Sleep(hold / 4) // until all wait
+	time.Sleep(hold / 4) // let all callers wait
 	before, err1 := sv.readBurden(ctx)
 	select {
 	case <-time.After(hold):

@@ -15,12 +15,12 @@ var etcdLibraries = []library{
 	{name: holdfastName, open: func(ctx context.Context, addrs []string, _ int) (client, error) {
 		return overDriver(etcd.New(ctx, addrs, nil))
 	}},
-	// As its documentation has it, with a session for each lock, so that one lock that is lost takes no other with it.
+	// As in its documentation, with a session per lock, so that the loss of one lock does not end the others.
 	{name: "concurrency.Mutex", open: func(_ context.Context, addrs []string, _ int) (client, error) {
 		c, err := openEtcd(addrs)
 		return mutexClient{c}, err
 	}},
-	// As most programs have it, with one session for all locks of a client, so that one that ends takes all of them with it.
+	// As in most programs, with one session for all locks of a client; its end ends all of them.
 	{name: "Mutex, one session", open: func(_ context.Context, addrs []string, _ int) (client, error) {
 		c, err := openEtcd(addrs)
 		if err != nil {
@@ -31,7 +31,7 @@ var etcdLibraries = []library{
 	}},
 }
 
-// startEtcd starts three members, which write to disk as they come.
+// startEtcd starts three members with default disk writes.
 func startEtcd(ctx context.Context) (*service, error) {
 	cluster, err := etcdproc.Start(ctx, 3)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 // crowdOf is the number of callers that read or write one name.
 const crowdOf = 64
 
-// measureKinds prints what is made of locks: read and write locks, and semaphores.
+// measureKinds measures read-write locks and semaphores.
 func measureKinds(ctx context.Context, s *session) error {
 	for _, part := range []struct {
 		name string
@@ -30,7 +30,7 @@ func measureKinds(ctx context.Context, s *session) error {
 	return nil
 }
 
-// readWrites prints what read and write locks cost.
+// readWrites measures the cost of read-write locks.
 func readWrites(ctx context.Context, s *session) error {
 	rates := [][]string{{"nodes", "clients", "callers", "locks/s", "longest wait ms"}}
 	waits := [][]string{{"nodes", "clients", "readers", "longest reader ms", "writes", "writer waits p50 ms", "p90 ms", "longest ms"}}
@@ -97,7 +97,7 @@ func (s *session) openClients(ctx context.Context, sv *service, n int) (name str
 		}
 	}
 	for range n {
-		c, err := sv.libraries[0].open(ctx, addrs, crowdOf) // Holdfast is the first
+		c, err := sv.libraries[0].open(ctx, addrs, crowdOf) // the first library is Holdfast
 		if err != nil {
 			stop()
 			return "", nil, nil, err
@@ -107,7 +107,7 @@ func (s *session) openClients(ctx context.Context, sv *service, n int) (name str
 	return name, clients, stop, nil
 }
 
-// sumOf returns the sum of what each of a crowd got.
+// sumOf returns the sum of each.
 func sumOf(each []int) (sum int) {
 	for _, n := range each {
 		sum += n
@@ -115,13 +115,14 @@ func sumOf(each []int) (sum int) {
 	return sum
 }
 
-// kind is a lock, a semaphore of so many slots, or a read and write lock of so many readers as one of them or as the writer.
+// kind is a lock, a semaphore of slots, or a read-write lock of readers, acquired as a reader or as the
+// writer.
 type kind struct {
 	slots, readers int
 	shared         bool
 }
 
-// acquirerFor returns how c takes key as that kind.
+// acquirerFor returns the function by which c acquires key as that kind.
 func (k kind) acquirerFor(c *holdfast.Client, key string) acquirer {
 	switch {
 	case k.slots > 0:
@@ -138,7 +139,8 @@ func (k kind) acquirerFor(c *holdfast.Client, key string) acquirer {
 
 type acquirer func(context.Context, *holdfast.AcquireOptions) (*holdfast.Lease, error)
 
-// runCrowd has callers take and release one name for the time of a run. It returns how often each had it, and the longest wait.
+// runCrowd makes callers acquire and release one name for the time of a run. It returns the number of turns of
+// each caller, and the longest wait.
 func (s *session) runCrowd(
 	ctx context.Context, clients []*holdfast.Client, k kind, work func() time.Duration,
 ) (each []int, longest time.Duration, err error) {
@@ -192,7 +194,7 @@ func (s *session) writerAmongReaders(ctx context.Context, clients []*holdfast.Cl
 			}
 			waits = append(waits, time.Since(asked))
 			err = l.Release(ctx)
-			time.Sleep(50 * time.Millisecond) // the rest of its turn, in which others have theirs
+			time.Sleep(50 * time.Millisecond) // pause, while others take turns
 		}
 		failed <- err
 	}()
@@ -216,7 +218,7 @@ func (s *session) writerAmongReaders(ctx context.Context, clients []*holdfast.Cl
 	return []string{fmt.Sprint(crowdOf), formatDigits(inMillis(longest)), fmt.Sprint(len(waits)), at(0.5), at(0.9), at(1)}, nil
 }
 
-// writerCost returns the cost of a writer beside so many places, for one caller alone.
+// writerCost measures a writer beside readers places, for one caller alone.
 func (s *session) writerCost(ctx context.Context, sv *service, readers int) ([]string, error) {
 	_, c, stop, err := s.openClients(ctx, sv, 1)
 	if err != nil {

@@ -14,21 +14,21 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 )
 
-// load describes the work of workers with locks, the same for every library.
+// load describes the locking work of the workers, the same for every library.
 type load struct {
 	name    string
 	clients int  // each with connections of its own
 	workers int  // goroutines of each client
-	shared  bool // all want one lock; otherwise each has its own
+	shared  bool // all workers use one lock; otherwise each has its own
 	fresh   bool // each lock has a name that was never used before
-	names   int  // so many names, each used before, serve a worker in turn; 0: one does
+	names   int  // number of reused names per worker; 0: one
 	inside  time.Duration
 	outside time.Duration
 	fault   fault
-	split   int      // so many rounds for each repetition, each shorter by that factor; 0: 1
-	only    []string // the libraries that it is run with; nil: all
-	most    int      // nodes that it is run on; 0: any number
-	enough  int      // the run ends as soon as each team has so many locks; 0: with its time
+	split   int      // splits each repetition into that many shorter rounds; 0: 1
+	only    []string // libraries to run; nil: all
+	most    int      // maximal number of nodes; 0: any
+	enough  int      // locks per team after which the run ends; 0: it ends by time
 }
 
 // fault is a fault of the nodes.
@@ -36,13 +36,13 @@ type fault int
 
 const (
 	noFault fault = iota
-	killed        // the last node, when the measurement begins
-	hung          // the same, stopped: its connections stay open
+	killed        // the last node is killed when the measurement begins
+	hung          // the last node is suspended: its connections stay open
 	slow          // a millisecond is added to every reply of every node
 )
 
-// alone is the split of a load in which no client waits for another. There the rates of libraries are close, and the
-// machine changes more from one second to the next than they differ: so the rounds are shorter, and more.
+// alone is the split of loads in which no client waits for another. There the libraries differ by less than
+// the machine does from one second to the next, so the rounds are shorter and more.
 const alone = 3
 
 var lockLoads = []load{
@@ -72,7 +72,7 @@ var backendLoads = []load{
 
 func (l load) String() string { return l.name }
 
-// failsNode reports whether a node fails while the others go on.
+// failsNode reports whether one node fails.
 func (l load) failsNode() bool { return l.fault == killed || l.fault == hung }
 
 // team is clients of one library in a run, each with so many workers.
@@ -83,21 +83,21 @@ type team struct {
 
 // tally has the observations of one worker.
 type tally struct {
-	share         int // the number of its client, or its own where all have one client: between these, fairness is measured
+	share         int // its client, or itself if all share a client: fairness is measured between shares
 	waits         []time.Duration
 	locks         int
-	longest       time.Duration // wait, failed and unfinished waits included
+	longest       time.Duration // longest wait, including failed and unfinished waits
 	stuck, failed int
 }
 
 // running is a load under way.
 type running struct {
 	load
-	from    time.Time     // waits that end later count
-	over    chan struct{} // closed when time is up
-	end     func()        // closes it
-	last    atomic.Int64  // worker that had the lock
-	passed  atomic.Int64  // times that another worker got it than the last
+	from    time.Time     // only waits that end later count
+	over    chan struct{} // closed at the end of the measurement
+	end     func()        // closes over
+	last    atomic.Int64  // worker that had the lock last
+	passed  atomic.Int64  // number of passes to another worker
 	counted []atomic.Int64
 }
 
@@ -118,7 +118,7 @@ func measureLoad(ctx context.Context, s settings, sv *service, l load, teams ...
 		if err != nil {
 			return nil, err
 		}
-		warm += time.Duration(t.clients) * 2 * time.Millisecond // until each has its place in the queue
+		warm += time.Duration(t.clients) * 2 * time.Millisecond // time for each to get its place in the queue
 	}
 	runtime.GC()
 	r := &running{load: l, from: time.Now().Add(warm), over: make(chan struct{}), counted: make([]atomic.Int64, len(teams))}
@@ -130,13 +130,13 @@ func measureLoad(ctx context.Context, s settings, sv *service, l load, teams ...
 	defer r.end()
 	tallies := r.startWorkers(cut, &working, prefix, clients, teams)
 
-	time.Sleep(time.Until(r.from)) // the warm-up
+	time.Sleep(time.Until(r.from)) // warm-up
 	mend, err := sv.causeFault(l.fault)
 	if err != nil {
 		return nil, err
 	}
 	meter := func() (r reading, err error) {
-		if l.fault == noFault { // otherwise it would say nothing of the library
+		if l.fault == noFault { // a fault explains the error, not the library
 			r, err = sv.readCosts(ctx)
 		}
 		return r, err
@@ -159,7 +159,7 @@ func measureLoad(ctx context.Context, s settings, sv *service, l load, teams ...
 	return out, errors.Join(err1, err2, mend(ctx))
 }
 
-// samplesOf returns the figures of each team. How often a lock was handed over is measured where one team has it for itself.
+// samplesOf returns the figures of each team. Hand-overs are counted only if one team has the lock to itself.
 func (r *running) samplesOf(tallies [][]*tally, elapsed time.Duration) (out []sample) {
 	for _, t := range tallies {
 		out = append(out, newSample(t, elapsed))
@@ -170,7 +170,7 @@ func (r *running) samplesOf(tallies [][]*tally, elapsed time.Duration) (out []sa
 	return out
 }
 
-// startWorkers lets all workers begin, and returns their tallies by team.
+// startWorkers starts all workers and returns their tallies by team.
 func (r *running) startWorkers(ctx context.Context, working *sync.WaitGroup, prefix string, clients [][]client, teams []team) [][]*tally {
 	tallies := make([][]*tally, len(teams))
 	worker := 0
@@ -192,7 +192,7 @@ func (r *running) startWorkers(ctx context.Context, working *sync.WaitGroup, pre
 	return tallies
 }
 
-// noteWait counts a wait that has ended.
+// noteWait records a wait that has ended.
 func (r *running) noteWait(team int, worker int64, t *tally, asked time.Time, err error) {
 	got := time.Now()
 	if got.After(r.from) {
@@ -230,8 +230,8 @@ func (r *running) noteWait(team int, worker int64, t *tally, asked time.Time, er
 	r.end()
 }
 
-// runWorker takes and frees locks until over is closed. It reports each wait, with an error where the caller got no lock; after
-// one that failed the wait goes on.
+// runWorker acquires and releases locks until over is closed. It reports each wait, with an error if the
+// caller got no lock; then the wait goes on.
 func (l *load) runWorker(ctx context.Context, over <-chan struct{}, c client, next func() string, report func(asked time.Time, err error)) {
 	for asked := time.Now(); !isClosed(over); {
 		unlock, err := c.lock(ctx, next())
@@ -241,17 +241,17 @@ func (l *load) runWorker(ctx context.Context, over <-chan struct{}, c client, ne
 		}
 		report(asked, err)
 		if err != nil {
-			time.Sleep(time.Millisecond) // as a caller would before it tries again
+			time.Sleep(time.Millisecond) // a caller would also pause before it tries again
 			continue
 		}
 		if l.inside > 0 {
-			time.Sleep(l.inside) // the work of the load
+			time.Sleep(l.inside) // work under the lock
 		}
 		if err := unlock(ctx); err != nil && ctx.Err() == nil {
 			report(time.Now(), err)
 		}
 		if l.outside > 0 {
-			time.Sleep(l.outside) // likewise
+			time.Sleep(l.outside) // work without the lock
 		}
 		asked = time.Now()
 	}
@@ -266,7 +266,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// nextKeyFunc returns a function that names the next lock of a worker.
+// nextKeyFunc returns a function that returns the key of a worker's next lock.
 func (l *load) nextKeyFunc(prefix string, worker int) func() string {
 	key := prefix
 	if !l.shared {
@@ -285,8 +285,8 @@ func (l *load) nextKeyFunc(prefix string, worker int) func() string {
 	}
 }
 
-// openAll opens the clients of a team and has each take a lock, so that its connections are made and the servers know its
-// scripts. The first also takes the names that are to be known.
+// openAll opens the clients of a team. Each acquires a lock once, so that its connections are open and the
+// servers have its scripts. The first client also uses the names that must be known to the servers.
 func openAll(ctx context.Context, t team, addrs []string, prefix string, known int) ([]client, error) {
 	var clients []client
 	for i := range t.clients {
@@ -307,8 +307,8 @@ func openAll(ctx context.Context, t team, addrs []string, prefix string, known i
 	return clients, nil
 }
 
-// primeLock takes and frees a lock. It tries more than once: on a busy machine rueidislock can miss its turn at a free lock,
-// and then waits for ever.
+// primeLock acquires and releases a lock. It retries: on a busy machine rueidislock can miss its turn at a
+// free lock and then wait forever.
 func primeLock(ctx context.Context, c client, key string) (err error) {
 	for range 5 {
 		if err = lockOnce(ctx, c, key); err == nil {
@@ -318,7 +318,7 @@ func primeLock(ctx context.Context, c client, key string) (err error) {
 	return err
 }
 
-// lockOnce takes and frees a lock, and gives up after two seconds.
+// lockOnce acquires and releases a lock, and gives up after two seconds.
 func lockOnce(ctx context.Context, c client, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -329,7 +329,7 @@ func lockOnce(ctx context.Context, c client, key string) error {
 	return unlock(ctx)
 }
 
-// closeAll closes the clients, and does not wait for long for one that cannot end.
+// closeAll closes the clients. It does not wait long for a client that cannot end.
 func closeAll(clients []client) {
 	var closing sync.WaitGroup
 	for _, c := range clients {
@@ -343,7 +343,7 @@ func closeAll(clients []client) {
 	}
 }
 
-// eachService starts the services of the scenario, one after the other.
+// eachService calls do with each service of the scenario, one after another.
 func (s *session) eachService(ctx context.Context, do func(*service) error) error {
 	chosen := s.settings.services
 	if len(chosen) == 0 {
@@ -402,7 +402,8 @@ func (s *session) compareLibraries(ctx context.Context, loads []load) error {
 	return err
 }
 
-// runRounds runs one load with each library in turn. Another one begins each round, as servers get faster while they run.
+// runRounds runs one load with each library in turn. Each round begins with another library, because servers
+// get faster while they run.
 func (s *session) runRounds(ctx context.Context, sv *service, l load) ([]row, error) {
 	set, split := s.settings, max(l.split, 1)
 	set.reps, set.time = set.reps*split, set.time/time.Duration(split)

@@ -43,12 +43,12 @@ import (
 	"time"
 )
 
-// scenario is one thing to measure.
+// scenario is a group of measurements.
 type scenario struct {
 	name     string
-	parts    []string      // which -scenarios may name too, to run only these
-	services []string      // where it runs unless -services says otherwise
-	time     time.Duration // of one run unless -time says otherwise
+	parts    []string      // names for -scenarios that run only a part
+	services []string      // default of -services
+	time     time.Duration // default of -time
 	run      func(context.Context, *session) error
 }
 
@@ -80,14 +80,14 @@ func namesOf[T interface{ String() string }](list []T) []string {
 type settings struct {
 	scenarios, services, peers []string
 	reps                       int
-	time, warm                 time.Duration // of one run
-	grace                      time.Duration // for waits that are under way when time is up
-	scale                      float64       // of the numbers of names, leases, clients and callers
+	time, warm                 time.Duration // duration of one run
+	grace                      time.Duration // extra time for unfinished waits
+	scale                      float64       // factor for the numbers of names, leases, clients and callers
 	old                        string        // a checkout to compare with; empty: none
 	json, svg, cpuProfile      string        // paths; empty: not written
 }
 
-// session is one scenario under way.
+// session is one run of a scenario.
 type session struct {
 	settings
 	scenario

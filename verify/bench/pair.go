@@ -12,9 +12,8 @@ import (
 	"strings"
 )
 
-// besideOlder builds the bench of an older checkout and runs it by turns with this one, old new new
-// old, each in a process of its own, with Holdfast alone and names that come back. Every version has
-// these flags and fields of JSON.
+// besideOlder builds the bench of an older checkout and runs it in turns with this one (old new new old), each
+// as its own process, with Holdfast alone and reused names. Every version has these flags and JSON fields.
 func (s *session) besideOlder(ctx context.Context) error {
 	if s.old == "" {
 		return nil
@@ -57,7 +56,7 @@ func (s *session) besideOlder(ctx context.Context) error {
 	return nil
 }
 
-// rateOnce runs one program for one repetition, and adds its rates to those so far.
+// rateOnce runs a program for one repetition and appends its rates to rates.
 func (s *session) rateOnce(ctx context.Context, program, path string, rates map[string][]float64) error {
 	cmd := exec.CommandContext(ctx, program,
 		"-scenarios", "latency,throughput", "-peers", holdfastName, "-reps", "1", "-time", s.settings.time.String(), "-json", path)

@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	full     = 0.7  // of a node's processor, for a queue that stays short
-	sockets  = 50e3 // connections of a node, with maxclients and ulimit set for them
+	full     = 0.7  // maximal load of a node's processor with a short queue
+	sockets  = 50e3 // connections of a node, with maxclients and ulimit raised
 	gigabyte = 1e9  // of memory
 	memoryOf = 8 * gigabyte
 	trip     = 200 * time.Microsecond // round trip over the network
 )
 
-// demand is the load that a service has to bear.
+// demand is the load on a service.
 type demand struct {
 	name    string
 	locks   float64 // per second
-	fresh   float64 // part of these whose names are new
-	held    float64 // leases at a time, renewed every third of ttl
+	fresh   float64 // share of locks with new names
+	held    float64 // leases held at once, each renewed every ttl/3
 	clients float64
 }
 
@@ -41,10 +41,10 @@ var demands = []demand{
 	{"all of these", 1e6, 0.5, 1e7, 100e3},
 }
 
-// plan has a load's needs for one node of each set, if there is one set.
+// plan has the resources that a load needs of one node, if there is one set.
 type plan struct {
 	demand
-	processor   float64 // of one
+	processor   float64 // share of a processor
 	memory      float64 // bytes
 	connections float64
 	sets        int
@@ -57,7 +57,7 @@ func (c *costs) planFor(l demand) plan {
 	p := plan{demand: l, connections: l.clients}
 	p.processor = l.locks*(l.fresh*c.fresh.cpu.Seconds()+(1-l.fresh)*c.again.cpu.Seconds()) + l.held/(ttl.Seconds()/3)*c.renewal.cpu.Seconds()
 	p.memory = l.held * c.lease
-	// Connections do not grow fewer with more sets: their share of each node stays.
+	// More sets do not reduce the connections of a node.
 	room, space := full-l.clients*c.idle, memoryOf-l.clients*c.connection
 	if room <= 0 || space <= 0 {
 		p.why = "connections: too many for any node"
@@ -74,7 +74,7 @@ func (c *costs) planFor(l demand) plan {
 	return p
 }
 
-// writePlans writes what each demand needs, and what a simulation shows of it.
+// writePlans prints what each demand needs, and the result of a simulation.
 func writePlans(w io.Writer, c costs) error {
 	needs := [][]string{{
 		"load", "decided by", "locks/s", "leases held", "clients", "sets", "servers with 1, 3, 5 nodes a set", "processor of a node", "memory of a node",
@@ -138,7 +138,7 @@ type job struct {
 	acquire bool
 }
 
-// jobs are the releases that are still to come, the first one first.
+// jobs is a heap of future releases, the earliest first.
 type jobs []job
 
 func (j jobs) Len() int           { return len(j) }
@@ -156,8 +156,8 @@ func (j *jobs) Pop() any {
 	return last
 }
 
-// simulateLoad lets a second of the load pass: names by the hash that clients use, locks that come at random, nodes that do one
-// thing after the other.
+// simulateLoad simulates one second of the load: names are placed by the clients' hash, locks arrive at
+// random, and a node does one job at a time.
 func simulateLoad(p plan, c costs) (o outcome, err error) {
 	var sets []sharding.Set
 	for i := range p.sets {
@@ -174,9 +174,9 @@ func simulateLoad(p plan, c costs) (o outcome, err error) {
 	}
 	const span = time.Second
 	rng := rand.New(rand.NewPCG(1, 2))
-	free := make([][replicas]time.Duration, p.sets) // when each node has done what it has
+	free := make([][replicas]time.Duration, p.sets) // time when each node is free
 	busy := make([][replicas]time.Duration, p.sets)
-	// Renewals of leases and pings of clients come all the time.
+	// Renewals of leases and pings of clients are a constant load.
 	background := p.held/float64(p.sets)/(ttl.Seconds()/3)*c.renewal.cpu.Seconds() + p.clients*c.idle
 	slow := 1 / max(1-background, 0.01)
 	count := make([]float64, p.sets)
@@ -218,14 +218,14 @@ func simulateLoad(p plan, c costs) (o outcome, err error) {
 	return o, nil
 }
 
-// roundNumber writes a number as people say it: 1.2M, 45k, 800.
+// roundNumber formats a number for people: 1.2M, 45k, 800.
 func roundNumber(v float64) string {
 	for _, unit := range []struct {
 		size float64
 		name string
 	}{{1e6, "M"}, {1e3, "k"}} {
 		if v >= unit.size {
-			digits := cmp.Compare(10*unit.size, v) // one behind the point below 10
+			digits := cmp.Compare(10*unit.size, v) // one decimal below 10
 			return strconv.FormatFloat(v/unit.size, 'f', max(digits, 0), 64) + unit.name
 		}
 	}

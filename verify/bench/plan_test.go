@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// measured has costs like the costs of a machine of 2026.
+// measured has typical costs on a machine of 2026.
 var measured = costs{
 	fresh: rate{50e3, 12 * time.Microsecond}, again: rate{50e3, 9 * time.Microsecond}, renewal: rate{100e3, 6 * time.Microsecond},
 	idle: 5e-6, lease: 350, connection: 38e3,

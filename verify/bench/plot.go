@@ -8,22 +8,22 @@ import (
 	"strings"
 )
 
-// panels are the loads that the plot shows, with what they are in words.
+// panels are the loads in the plot, with their titles.
 var panels = []struct{ load, title string }{
 	{"relay", "8 clients share one lock for 1 ms of work each"},
 	{"mix", "8 clients with 8 goroutines each want one lock"},
 }
 
-// Measures of the plot, in its own units.
+// Dimensions of the plot, in its own units.
 const (
 	plotWidth  = 860
-	plotLeft   = 210 // of the axis
+	plotLeft   = 210 // start of the axis
 	plotRight  = 830
 	lineHeight = 22
 	panelHead  = 42
 )
 
-// axis maps waits, in ms, to places, by their logarithm.
+// axis maps waits in ms to pixels, by their logarithm.
 type axis struct{ low, high float64 } // powers of ten
 
 func (a axis) pixelAt(ms float64) float64 {
@@ -66,7 +66,7 @@ func nodeCount(nodes int) string {
 	return fmt.Sprintf("%d nodes", nodes)
 }
 
-// drawPanel draws one scenario from y on and returns where it ends.
+// drawPanel draws one load from y on and returns its lower end.
 func drawPanel(b *strings.Builder, y int, scale axis, title string, rows []row) int {
 	top := y + panelHead
 	bottom := top + lineHeight*len(rows)
@@ -91,7 +91,7 @@ func drawPanel(b *strings.Builder, y int, scale axis, title string, rows []row) 
 	return bottom + 12
 }
 
-// tickLabel names a power of ten in ms.
+// tickLabel formats a power of ten in ms.
 func tickLabel(ms float64) string {
 	switch {
 	case ms < 0.999:

@@ -19,20 +19,20 @@ var postgresLibraries = []library{
 	{name: holdfastName, open: func(ctx context.Context, addrs []string, _ int) (client, error) {
 		return overDriver(postgres.Open(ctx, addrs[0], nil))
 	}},
-	// As its README has it: a waiter looks again when a lease, of 20 s, could be over.
+	// As in its README: a waiter tries again when a lease of 20 s may have ended.
 	{name: "pglock", open: func(_ context.Context, addrs []string, _ int) (client, error) { return openPglock(addrs[0]) }},
-	// Tuned for short waits, with a heartbeat each half second.
+	// Tuned for short waits, with a heartbeat every half second.
 	{name: "pglock-1s", open: func(_ context.Context, addrs []string, _ int) (client, error) {
 		return openPglock(addrs[0], pglock.WithLeaseDuration(time.Second), pglock.WithHeartbeatFrequency(500*time.Millisecond))
 	}},
-	// No lock service: SELECT … FOR UPDATE in a transaction, which here waits for the row.
+	// No lock service: SELECT … FOR UPDATE in a transaction, which waits for the row.
 	{name: "row lock", open: func(ctx context.Context, addrs []string, _ int) (client, error) {
 		pool, err := pgxpool.New(ctx, addrs[0])
 		return rowClient{pool}, err
 	}},
 }
 
-// startPostgres starts a server, without waiting for the disk unless settings say otherwise.
+// startPostgres starts a server that does not sync to disk unless settings turn that on.
 func startPostgres(ctx context.Context, settings ...string) (*service, error) {
 	server, err := pgproc.Start(ctx, append([]string{"max_connections=1000"}, settings...)...)
 	if err != nil {
@@ -58,11 +58,10 @@ func startPostgres(ctx context.Context, settings ...string) (*service, error) {
 	return sv, nil
 }
 
-// idleListeners is the number of sessions of other programs that listen beside the clients of
-// postgres-listeners.
+// idleListeners is the number of listening sessions of other programs in postgres-listeners.
 const idleListeners = 1000
 
-// startPostgresBeside starts a server with sessions of other programs, each of which has run a statement and does nothing more.
+// startPostgresBeside starts a server with idle sessions of other programs, each of which has run a statement.
 func startPostgresBeside(ctx context.Context, sessions int, statement string) (*service, error) {
 	sv, err := startPostgres(ctx, "max_connections=2500")
 	if err != nil {

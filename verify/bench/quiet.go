@@ -11,14 +11,15 @@ import (
 )
 
 const (
-	// lookTime is the time for which the processors are watched while this program does nothing.
+	// lookTime is the time for which the processors are measured while this program is idle.
 	lookTime = 500 * time.Millisecond
-	// quietShare is the share of the processors' time up to which a machine counts as quiet.
+	// quietShare is the highest load of the processors on a machine that counts as quiet.
 	quietShare = 0.1
 )
 
-// warnIfBusy writes a warning if other programs use the processors: then libraries that do more work themselves look worse than
-// on a quiet machine, and ratios change from round to round. when tells the reader when that was.
+// warnIfBusy writes a warning if other programs use the processors: then libraries that do more work
+// themselves look worse than on a quiet machine, and ratios change between rounds. when names the time of the
+// check.
 func warnIfBusy(ctx context.Context, out io.Writer, when string) {
 	before, err := readProcessors()
 	select {
@@ -36,7 +37,7 @@ func warnIfBusy(ctx context.Context, out io.Writer, when string) {
 	}
 }
 
-// ticks is the time of all processors since the machine started.
+// ticks is the time of all processors since the boot.
 type ticks struct{ idle, all int64 }
 
 func readProcessors() (ticks, error) {
@@ -61,14 +62,14 @@ func parseProcessors(text string) (t ticks, err error) {
 			return t, err
 		}
 		t.all += n
-		if i == 3 || i == 4 { // idle, and idle until a disk answers
+		if i == 3 || i == 4 { // idle and iowait
 			t.idle += n
 		}
 	}
 	return t, nil
 }
 
-// busyUntil returns the share of the time until later in which processors did something.
+// busyUntil returns the share of the time until later in which processors were busy.
 func (t ticks) busyUntil(later ticks) float64 {
 	if later.all <= t.all {
 		return 0

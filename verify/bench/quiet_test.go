@@ -8,7 +8,7 @@ func TestBusyShareLeavesOutIdleTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	after, err := parseProcessors("cpu  130 10 105 840 110 1 2 2 30 0\n") // 200 ticks later, 150 of them idle or waiting for a disk
+	after, err := parseProcessors("cpu  130 10 105 840 110 1 2 2 30 0\n") // 200 ticks later, 150 of them idle or iowait
 	if err != nil {
 		t.Fatal(err)
 	}

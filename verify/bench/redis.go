@@ -17,18 +17,18 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// redisLibraries are the libraries for Redis in the order of the table.
+// redisLibraries are the libraries for Redis, in the order of the table.
 var redisLibraries = []library{
 	{name: holdfastName, open: openHoldfast(redis.Options{}), direct: []string{"subscribe"}, patient: true},
-	// redsync as its README has it, but with tries enough to wait to the end: 50 to 250 ms between them, and its defaults
-	// otherwise.
+	// redsync as in its README, but with enough tries to wait until the end: 50 to 250 ms between tries, and
+	// otherwise defaults.
 	{name: "redsync/goredis", open: openGoredis(false, toTheEnd), direct: setNX, patient: true},
-	// redsync's answer to nodes that hang. go-redis must be told to obey contexts.
+	// redsync's option for hanging nodes. go-redis must be told to obey contexts.
 	{name: "redsync/goredis-failfast", open: openGoredis(true, toTheEnd, redsync.WithFailFast(true)), direct: setNX, least: 3},
 	{name: "redsync/rueidis", open: openRueidis(toTheEnd), direct: setNX, patient: true},
 	// redsync tuned for short waits, at the cost of more commands.
 	{name: "redsync/rueidis-5ms", open: openRueidis(toTheEnd, redsync.WithRetryDelay(5*time.Millisecond)), direct: setNX, waiting: true},
-	// redislock asks every 5 ms here, which keeps a contended lock busier than the 100 ms of its example.
+	// redislock tries every 5 ms here, which uses a contended lock better than the 100 ms of its example.
 	{name: "redislock", open: openRedislock(10*time.Second, 5*time.Millisecond), most: 1},
 	{name: "rueidislock", open: openRueidislock, most: 1, patient: true},
 }
@@ -38,7 +38,7 @@ var (
 	setNX    = []string{"set", "setnx"}
 )
 
-// openHoldfast opens Holdfast with nothing set but opts, and that new servers may vote at once.
+// openHoldfast opens Holdfast with defaults except for opts, and lets new servers vote at once.
 func openHoldfast(opts redis.Options) func(context.Context, []string, int) (client, error) {
 	return func(ctx context.Context, addrs []string, _ int) (client, error) {
 		return overDriver(openDriver(ctx, addrs, opts))
@@ -83,8 +83,7 @@ func (c *redsyncClient) close() {
 	}
 }
 
-// openGoredis uses go-redis with its defaults, and a connection for each worker where its default, ten for each core, is
-// less.
+// openGoredis uses go-redis with its defaults, but at least one connection per worker.
 func openGoredis(obey bool, options ...redsync.Option) func(context.Context, []string, int) (client, error) {
 	return func(_ context.Context, addrs []string, workers int) (client, error) {
 		var pools []redsyncredis.Pool

@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// report is everything that a run has found about libraries side by side.
+// report has all results of comparing libraries.
 type report struct {
 	Machine string `json:"machine"`
 	Rows    []row  `json:"rows"`
 }
 
-// describeMachine describes the machine of the figures.
+// describeMachine returns the processor and the system of this machine.
 func describeMachine() string {
 	cpu := "unknown CPU"
-	text, _ := os.ReadFile("/proc/cpuinfo") // not there on every system
+	text, _ := os.ReadFile("/proc/cpuinfo") // missing on some systems
 	for line := range strings.Lines(string(text)) {
 		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
 			cpu = strings.TrimSpace(value)
@@ -32,12 +32,12 @@ func describeMachine() string {
 type sample struct {
 	locks         int
 	waits         []time.Duration // sorted
-	longest       time.Duration   // unfinished waits included
-	stuck, failed int             // waits that did not end even in the time of grace; calls that returned an error
+	longest       time.Duration   // longest wait, including unfinished waits
+	stuck, failed int             // waits that did not end within the grace time; calls that failed
 	figures       map[string]float64
 }
 
-// columns are the figures of a row, in their order. What was not measured is not there.
+// columns are the figures of a row, in order. Unmeasured figures are left out.
 var columns = []string{
 	"locks/s", "ratio", "hand-overs/s", "wait p50 ms", "p99 ms", "max ms", "requests/lock", "commands/lock", "allocs/lock",
 	"client CPU µs/lock", "server CPU µs/lock", "bytes written/lock", "Jain",
@@ -62,14 +62,15 @@ func newSample(tallies []*tally, elapsed time.Duration) sample {
 	return s
 }
 
-// addSpent adds what was spent, for each lock.
+// addSpent adds the costs per lock.
 func (s *sample) addSpent(spent map[string]float64) {
 	for name, n := range spent {
 		s.figures[name+"/lock"] = n / max(float64(s.locks), 1)
 	}
 }
 
-// percentile is the wait that a share of all waits does not exceed. Where none has ended it is the longest.
+// percentile returns the wait that a share of all waits does not exceed. Without an ended wait it returns the
+// longest.
 func (s *sample) percentile(share float64) time.Duration {
 	if len(s.waits) == 0 {
 		return s.longest
@@ -77,7 +78,7 @@ func (s *sample) percentile(share float64) time.Duration {
 	return s.waits[min(int(share*float64(len(s.waits))), len(s.waits)-1)]
 }
 
-// jainIndex returns Jain's fairness index: 1 when all have got the same, 1/n when one has got everything. (R. Jain et al.,
+// jainIndex returns Jain's fairness index: 1 for equal shares, 1/n if one has everything. (R. Jain et al.,
 // DEC-TR-301, 1984.)
 func jainIndex(got []float64) float64 {
 	var sum, squares float64
@@ -103,8 +104,8 @@ func medianOf(list []float64) float64 {
 	return (sorted[n/2-1] + sorted[n/2]) / 2
 }
 
-// medianRatio is the median of a[i]/b[i]: of rounds, in each of which all ran within seconds of one another. There is none
-// where b did nothing in half of them.
+// medianRatio returns the median of a[i]/b[i] over the rounds, because the machine changes between rounds. ok
+// is false if b did nothing in half of the rounds.
 func medianRatio(a, b []float64) (ratio float64, ok bool) {
 	var ratios []float64
 	for i := range min(len(a), len(b)) {
@@ -116,14 +117,14 @@ func medianRatio(a, b []float64) (ratio float64, ok bool) {
 	return medianOf(ratios), true
 }
 
-// row is one line of a table: what one library did with one load on one service.
+// row is one line of a table: the result of one library with one load on one service.
 type row struct {
 	Load    string               `json:"scenario"`
 	Service string               `json:"service"`
 	Nodes   int                  `json:"nodes"`
 	Peer    string               `json:"peer"`
 	Rate    float64              `json:"locks_per_second"`
-	Stuck   int                  `json:"stuck"`  // waits without end, over all rounds
+	Stuck   int                  `json:"stuck"`  // unended waits in all rounds
 	Failed  int                  `json:"failed"` // calls that returned an error
 	Figures map[string]float64   `json:"medians"`
 	Rounds  []map[string]float64 `json:"rounds"`
@@ -154,7 +155,7 @@ func valuesOf(samples []sample, name string) (list []float64) {
 	return list
 }
 
-// layOutTable lays rows out, with the columns that any of them has.
+// layOutTable formats rows, with the columns that any row has.
 func layOutTable(rows []row) string {
 	cells := [][]string{{"load", "service", "library"}}
 	var shown []string
@@ -198,7 +199,8 @@ func formatDigits(v float64) string {
 	return fmt.Sprintf("%.3f", v)
 }
 
-// markdownTable lays cells out as a table whose first row is the head and whose first columns, up to left, are words.
+// markdownTable formats cells as a table. The first row is the header; the first columns, up to left, are
+// text.
 func markdownTable(cells [][]string, left int) string {
 	width := make([]int, len(cells[0]))
 	for _, line := range cells {

@@ -19,10 +19,10 @@ import (
 	"github.com/holdfast-go/holdfast/verify/interop/foreign"
 )
 
-// slotsOfCrowd is of how many slots the semaphore is that a crowd wants.
+// slotsOfCrowd is the number of slots of the crowd's semaphore.
 const slotsOfCrowd = 8
 
-// measureSemaphores prints what semaphores cost one caller, and what a crowd gets of one.
+// measureSemaphores measures the cost of semaphores for one caller, and the slots that a crowd gets.
 func measureSemaphores(ctx context.Context, s *session) error {
 	costs := [][]string{{
 		"service", "slots", "held by others", "to take p50 µs", "to release p50 µs", "cost / that of a lock", "requests", "the first time: to take", "requests",
@@ -53,10 +53,10 @@ func measureSemaphores(ctx context.Context, s *session) error {
 	return err
 }
 
-// slotCost is a semaphore of which others hold some slots, and what one caller has paid for one of the rest.
+// slotCost is the cost of one slot for one caller, in a semaphore of which others hold some slots.
 type slotCost struct {
 	slots, held int
-	first, next slotTurns // after a turn of another semaphore, and after one of the same
+	first, next slotTurns // after a turn of another semaphore, and of the same
 }
 
 // slotTurns are turns of one caller.
@@ -65,7 +65,7 @@ type slotTurns struct {
 	requests      int64
 }
 
-// takeTurns takes and releases a slot so many times.
+// takeTurns acquires and releases a slot a number of times.
 func (k *slotTurns) takeTurns(ctx context.Context, sv *service, acquire acquirer, times int) error {
 	before, err := sv.requestCount()
 	if err != nil {
@@ -83,7 +83,7 @@ func (k *slotTurns) takeTurns(ctx context.Context, sv *service, acquire acquirer
 	return err
 }
 
-// medianFigures returns the figures of all turns, in µs, and requests for each; "–" where these are not known.
+// medianFigures returns the medians of all turns, in µs, and the requests per turn; "–" if unknown.
 func (k *slotTurns) medianFigures() (take, release float64, requests string) {
 	middle := func(list []time.Duration) float64 {
 		return inMillis(slices.Sorted(slices.Values(list))[len(list)/2]) * 1000
@@ -95,7 +95,7 @@ func (k *slotTurns) medianFigures() (take, release float64, requests string) {
 	return middle(k.take), middle(k.release), requests
 }
 
-// slotCosts lets one caller take slots of semaphores by turns.
+// slotCosts makes one caller acquire slots of semaphores in turns.
 func (s *session) slotCosts(ctx context.Context, sv *service) (lines [][]string, err error) {
 	all := []*slotCost{{}}
 	for slots := 1; slots <= crowdOf; slots *= 2 {
@@ -122,7 +122,7 @@ func (s *session) slotCosts(ctx context.Context, sv *service) (lines [][]string,
 	for round := range max(int(40*s.scale), 2) {
 		for i := range all {
 			k := all[(i+round)%len(all)]
-			if round == 1 { // the first one makes connections and fills caches
+			if round == 1 { // the first round opens connections and fills caches
 				k.first, k.next = slotTurns{}, slotTurns{}
 			}
 			acquire := kind{slots: k.slots}.acquirerFor(c[0], name(k))
@@ -146,8 +146,7 @@ func (s *session) slotCosts(ctx context.Context, sv *service) (lines [][]string,
 	return lines, nil
 }
 
-// requestCount returns the number of requests to a service of Redis servers so far, and 0 for another
-// service.
+// requestCount returns the number of requests to a Redis service so far; 0 for another service.
 func (sv *service) requestCount() (int64, error) {
 	if sv.redis == nil {
 		return 0, nil
@@ -157,7 +156,7 @@ func (sv *service) requestCount() (int64, error) {
 	return n, err
 }
 
-// timeLock takes a lock and releases it.
+// timeLock measures one acquire and one release.
 func timeLock(ctx context.Context, acquire acquirer) (take, release time.Duration, err error) {
 	asked := time.Now()
 	l, err := acquire(ctx, nil)
@@ -174,7 +173,7 @@ func timeLock(ctx context.Context, acquire acquirer) (take, release time.Duratio
 type slotGain struct {
 	Each     []int   // by worker
 	Longest  float64 // wait, in ms
-	requests int64   // of all
+	requests int64   // requests of all workers
 }
 
 // slotPeer is a library with semaphores, opened for a crowd.
@@ -184,7 +183,7 @@ type slotPeer struct {
 	stop func()
 }
 
-// slotLibraries are the libraries with semaphores, and how they are opened for so many clients.
+// slotLibraries are the libraries with semaphores, and functions that open them for a number of clients.
 var slotLibraries = []struct {
 	name string
 	open func(ctx context.Context, s *session, sv *service, clients int) (slotPeer, error)
@@ -195,7 +194,8 @@ const (
 	redisSemaphoreName = "redis-semaphore"
 )
 
-// slotCrowds has the crowds of each library work by turns, for the time of a run. The first turns do not count: Java compiles.
+// slotCrowds makes the crowds of the libraries work in turns, each for the time of a run. The first turns do
+// not count, because Java compiles.
 func (s *session) slotCrowds(ctx context.Context, sv *service, clients int) (lines [][]string, err error) {
 	var peers []slotPeer
 	defer func() {
@@ -255,7 +255,7 @@ func (s *session) slotCrowds(ctx context.Context, sv *service, clients int) (lin
 	return lines, nil
 }
 
-// ourCrowd is workers with Holdfast.
+// ourCrowd returns a crowd that uses Holdfast.
 func ourCrowd(ctx context.Context, s *session, sv *service, n int) (slotPeer, error) {
 	_, clients, stop, err := s.openClients(ctx, sv, n)
 	run := func() (slotGain, error) {
@@ -272,7 +272,7 @@ var (
 	permitsNode string
 )
 
-// redissonCrowd is workers with Redisson's RPermitExpirableSemaphore.
+// redissonCrowd returns a crowd that uses Redisson's RPermitExpirableSemaphore.
 func redissonCrowd(ctx context.Context, s *session, sv *service, clients int) (slotPeer, error) {
 	libraries, err := foreign.Libraries("java")
 	if err != nil {
@@ -295,7 +295,7 @@ func redissonCrowd(ctx context.Context, s *session, sv *service, clients int) (s
 	return p, nil
 }
 
-// nodeCrowd is workers with the Semaphore of redis-semaphore.
+// nodeCrowd returns a crowd that uses the Semaphore of redis-semaphore.
 func nodeCrowd(ctx context.Context, s *session, sv *service, clients int) (slotPeer, error) {
 	libraries, err := foreign.Libraries("node")
 	if err != nil {
@@ -306,7 +306,8 @@ func nodeCrowd(ctx context.Context, s *session, sv *service, clients int) (slotP
 	return s.foreignCrowd(redisSemaphoreName, sv, clients, cmd)
 }
 
-// foreignCrowd starts a program of workers: it says that it is ready, and works for as long as each line says.
+// foreignCrowd starts a program of workers. The program reports that it is ready, and then works for the time
+// in each line of its input.
 func (s *session) foreignCrowd(name string, sv *service, clients int, cmd *exec.Cmd) (slotPeer, error) {
 	_, port, _ := strings.Cut(sv.addrs[0], ":")
 	cmd.Args = append(cmd.Args, port, "permits", strconv.Itoa(slotsOfCrowd), strconv.Itoa(clients), strconv.Itoa(crowdOf))
@@ -330,7 +331,7 @@ func (s *session) foreignCrowd(name string, sv *service, clients int, cmd *exec.
 			return got, json.Unmarshal([]byte(line), &got)
 		},
 		stop: func() {
-			in.Close() // the program ends
+			in.Close() // ends the program
 			cmd.Wait()
 		},
 	}

@@ -22,20 +22,20 @@ import (
 
 const holdfastName = "holdfast"
 
-// library is one lock library, set up in one way for the servers of a service.
+// library is one lock library with one configuration.
 type library struct {
 	name string
 	open func(ctx context.Context, addrs []string, workers int) (client, error)
-	// direct are the commands, in addition to EVALSHA, that it sends to Redis itself and not from within scripts.
+	// direct are the commands, beside EVALSHA, that it sends to Redis itself rather than from scripts.
 	direct      []string
 	least, most int  // nodes that it can run on, or makes sense on; 0: any number
-	waiting     bool // it differs from others only where callers wait
-	patient     bool // it can be told to wait to the end
+	waiting     bool // differs from other configurations only if callers wait
+	patient     bool // can be configured to wait until the end
 }
 
-// client is one client of a library, with connections of its own.
+// client is one client of a library, with its own connections.
 type client interface {
-	// lock takes a lock and returns what frees it.
+	// lock acquires a lock and returns the function that releases it.
 	lock(ctx context.Context, name string) (unlock func(context.Context) error, err error)
 	close()
 }
@@ -67,9 +67,9 @@ type service struct {
 	nodes     int
 	addrs     []string
 	libraries []library
-	redis     servers // nil: it is another service
-	// spent are the requests that the service has carried out so far, a second ago in the case of PostgreSQL, and its processor time.
-	// nil: that is not known, or redis knows it.
+	redis     servers // nil: another service
+	// spent returns the number of requests that the service has executed so far (for PostgreSQL a second ago)
+	// and its processor time. nil: unknown, or redis has it.
 	spent func(ctx context.Context) (requests int64, cpu time.Duration, err error)
 	// written returns the bytes that the service has written to its log so far; nil: unknown.
 	written func(ctx context.Context) (int64, error)
@@ -108,7 +108,7 @@ var startable = []starter{
 	{"zookeeper", startZooKeeper},
 }
 
-// findStarter returns what starts the service of a name, nil if there is none.
+// findStarter returns the starter of the named service, nil if there is none.
 func findStarter(name string) *starter {
 	all := startable
 	if n, err := strconv.Atoi(strings.TrimPrefix(name, "redis-")); err == nil && n >= 1 && n <= 9 {
@@ -145,8 +145,8 @@ func libraryNames() (all []string) {
 
 var prepared atomic.Int64
 
-// prepareService empties the service, if it can, and returns where clients connect and how their locks begin: nobody had these
-// names before, so that what a run has left behind does not hold up the next.
+// prepareService empties the service if it can. It returns the addresses for clients and a new prefix for
+// locks, so that the remains of one run do not delay the next.
 func (sv *service) prepareService(f fault) (prefix string, addrs []string, stop func(), err error) {
 	prefix = fmt.Sprintf("b/%03x", prepared.Add(1))
 	if err := sv.redis.flushAll(); err != nil || f != slow {
@@ -171,7 +171,7 @@ func (sv *service) prepareService(f fault) (prefix string, addrs []string, stop 
 	return prefix, addrs, stop, nil
 }
 
-// causeFault lets f befall the last server; mend undoes it.
+// causeFault applies f to the last server; mend undoes it.
 func (sv *service) causeFault(f fault) (mend func(context.Context) error, err error) {
 	switch f {
 	case killed:
@@ -189,7 +189,7 @@ func (sv *service) causeFault(f fault) (mend func(context.Context) error, err er
 type reading struct {
 	calls   calls // nil: not a service of Redis
 	nodeCPU time.Duration
-	written int64 // 0: not known
+	written int64 // 0: unknown
 	mallocs uint64
 	ownCPU  time.Duration
 }
@@ -210,7 +210,7 @@ func (sv *service) readCosts(ctx context.Context) (r reading, err error) {
 	return r, errors.Join(err1, err2, err3)
 }
 
-// cpuTime is the processor time that this process has used.
+// cpuTime returns the processor time that this process has used.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -233,10 +233,10 @@ func (r reading) costsSince(before reading, direct []string) map[string]float64 
 	return spent
 }
 
-// servers are redis-server processes of this run alone.
+// servers are the redis-server processes of this run.
 type servers []*redisproc.Server
 
-// startRedis starts n servers, which keep nothing on disk.
+// startRedis starts n servers without persistence.
 func startRedis(ctx context.Context, n int) (*service, error) {
 	all, errs := make(servers, n), make([]error, n)
 	var starting sync.WaitGroup
@@ -264,7 +264,7 @@ func (all servers) stopAll() error {
 	return errs
 }
 
-// flushAll removes what an earlier run has left.
+// flushAll removes the keys of an earlier run.
 func (all servers) flushAll() error {
 	for _, s := range all {
 		if _, err := s.Do("FLUSHALL"); err != nil {
@@ -274,7 +274,7 @@ func (all servers) flushAll() error {
 	return nil
 }
 
-// eachInfoField gives each field of a section of INFO, of each server.
+// eachInfoField calls field with each field of a section of INFO, of each server.
 func (all servers) eachInfoField(section string, field func(name, value string) error) error {
 	for _, s := range all {
 		reply, err := s.Do("INFO", section)
@@ -305,7 +305,7 @@ func (all servers) sumFields(section string, fields ...string) (sum float64, err
 	return sum, err
 }
 
-// cpuTime is the processor time that the servers have used.
+// cpuTime returns the processor time that the servers have used.
 func (all servers) cpuTime() (time.Duration, error) {
 	sum, err := all.sumFields("cpu", "used_cpu_sys", "used_cpu_user")
 	return time.Duration(sum * float64(time.Second)), err
@@ -325,7 +325,7 @@ func (all servers) serverVersion() (version string, err error) {
 	return version, err
 }
 
-// calls counts the executions of each command, also from within scripts.
+// calls counts the executions of each command, including those by scripts.
 type calls map[string]int64
 
 func (all servers) readCalls() (calls, error) {
@@ -339,8 +339,8 @@ func (all servers) readCalls() (calls, error) {
 	return sum, err
 }
 
-// callsSince returns the executions since before: the requests, counting EVALSHA and the commands in
-// direct, and everything, including the commands of scripts.
+// callsSince returns the executions since before: the requests, counting EVALSHA and the commands in direct,
+// and all commands, including those of scripts.
 func (c calls) callsSince(before calls, direct []string) (requests, all int64) {
 	for name := range c {
 		n := c[name] - before[name]

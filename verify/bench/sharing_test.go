@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// The clients of one bare key, each library as its README has it.
+// The clients of one bare key, each library as in its README.
 var (
 	bare           = library{name: holdfastName, open: openHoldfast(redis.Options{BareKeys: true})}
 	plainRedsync   = library{name: "redsync", open: openGoredis(false)}
@@ -24,8 +24,8 @@ var (
 	}}
 )
 
-// TestNobodyStarvesOnABareKey counts locks and measures no time: both sides go on until the slower one has had
-// its share of the locks, and then the share of the other side decides.
+// The test counts locks instead of time: both sides go on until the slower one has its share of locks, and
+// then the other side's share decides.
 func TestNobodyStarvesOnABareKey(t *testing.T) {
 	t.Parallel()
 	l := load{name: "contest", workers: 4, shared: true, inside: 5 * time.Millisecond, outside: 2 * time.Millisecond, enough: 100}
@@ -51,7 +51,8 @@ func TestNobodyStarvesOnABareKey(t *testing.T) {
 	}
 }
 
-// TestRollingReplacementStarvesNobody goes pod by pod, in both directions. Each stage ends when every worker has had its locks.
+// The test replaces one pod at a time, in both directions. Each stage ends when every worker has had its
+// locks.
 func TestRollingReplacementStarvesNobody(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -66,7 +67,7 @@ func TestRollingReplacementStarvesNobody(t *testing.T) {
 	}
 }
 
-// setNXClient is a loop around SET NX, 20 to 80 ms between two tries.
+// setNXClient is a loop around SET NX with 20 to 80 ms between tries.
 type setNXClient struct{ *goredis.Client }
 
 func (c setNXClient) lock(ctx context.Context, name string) (func(context.Context) error, error) {
@@ -88,26 +89,26 @@ func (c setNXClient) lock(ctx context.Context, name string) (func(context.Contex
 
 func (c setNXClient) close() { c.Client.Close() }
 
-// stage has the locks taken while a key had the same workers.
+// stage counts the locks while a key had the same workers.
 type stage struct {
 	ours, theirs int // workers
 	locks        int
-	longest      time.Duration // wait of any worker
+	longest      time.Duration // longest wait of a worker
 }
 
-// crew has the present workers.
+// crew has the current workers.
 type crew struct {
 	load
 	key string
 
 	mu      sync.Mutex // guards the fields below
-	turns   []int      // of each place, in this stage
+	turns   []int      // by place, in this stage
 	locks   int
 	longest time.Duration
 }
 
-// migrateWorkers lets the workers of a load compete for a key, replaces redsync's workers by Holdfast's one by one, and back.
-// A stage lasts until every worker has had the lock so many times in it.
+// migrateWorkers makes the workers of a load compete for a key. It replaces redsync's workers by Holdfast's
+// one by one, and back. A stage lasts until every worker has had the lock times times in it.
 func migrateWorkers(ctx context.Context, sv *service, l load, times int) (stages []stage, err error) {
 	theirs, err := plainRedsync.open(ctx, sv.addrs, l.workers)
 	if err != nil {
@@ -141,7 +142,8 @@ func migrateWorkers(ctx context.Context, sv *service, l load, times int) (stages
 	return stages, ctx.Err()
 }
 
-// placeClient lets a client work at a place, until replace ends it after its lock and puts another one there, or nobody.
+// placeClient makes a client work at a place. replace ends it after its current lock and puts another client,
+// or none, in its place.
 func (c *crew) placeClient(ctx context.Context, at int, first client) (replace func(client)) {
 	var over, gone chan struct{}
 	begin := func(cl client) {
@@ -163,7 +165,7 @@ func (c *crew) placeClient(ctx context.Context, at int, first client) (replace f
 
 func (c *crew) noteWait(at int, asked time.Time, err error) {
 	if err != nil {
-		return // it tried too often, or the time is up
+		return // too many tries, or the end of the test
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -172,7 +174,7 @@ func (c *crew) noteWait(at int, asked time.Time, err error) {
 	c.longest = max(c.longest, time.Since(asked))
 }
 
-// runStage waits until every worker has had the lock so many times.
+// runStage waits until every worker has had the lock times times.
 func (c *crew) runStage(ctx context.Context, times int) (locks int, longest time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

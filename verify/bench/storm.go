@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// measureStorms prints what becomes of callers of one client who ask at once, each for a name of its own, and release it as soon
-// as they have it: 100,000 on one node, 30,000 on several.
+// measureStorms measures a client whose callers all ask at once, each for its own name, and release it at
+// once: 100,000 on one node, 30,000 on several.
 func measureStorms(ctx context.Context, s *session) error {
 	cells := [][]string{{
 		"library", "nodes", "callers", "granted", "after s", "longest wait s", "requests/lock", "peak MB", "bytes/caller", "left MB", "failed", "an error",
@@ -47,17 +47,17 @@ func measureStorms(ctx context.Context, s *session) error {
 // outburst has the outcomes of the callers.
 type outburst struct {
 	granted  int
-	last     time.Duration // when the last of these had its lock
-	longest  time.Duration // wait
-	requests float64       // for each lock, sent to all servers
-	peak     float64       // MB of heap and stacks, garbage included
-	caller   float64       // bytes for each that waits
-	left     float64       // MB of live memory in the end, the client still open
-	failed   int           // calls to lock or to unlock
-	err      error         // of one of these
+	last     time.Duration // time until the last of them had its lock
+	longest  time.Duration // longest wait
+	requests float64       // per lock, to all servers
+	peak     float64       // MB of heap and stacks, including garbage
+	caller   float64       // bytes per waiting caller
+	left     float64       // MB of live memory at the end, with the client open
+	failed   int           // failed calls to lock or to unlock
+	err      error         // error of one of these
 }
 
-// noteCaller counts a caller that has waited so long, until so long after the first had begun.
+// noteCaller records a caller that has waited for waited, and ended after the start of the first by after.
 func (o *outburst) noteCaller(waited, after time.Duration, granted bool, err error) {
 	o.longest = max(o.longest, waited)
 	if granted {
@@ -70,13 +70,13 @@ func (o *outburst) noteCaller(waited, after time.Duration, granted bool, err err
 	}
 }
 
-// runStorm has n callers ask at once.
+// runStorm makes n callers ask at once.
 func runStorm(ctx context.Context, most time.Duration, lib library, sv *service, n int) (out outburst, err error) {
 	prefix, addrs, _, err := sv.prepareService(noFault)
 	if err != nil {
 		return out, err
 	}
-	clients, err := openAll(ctx, team{lib, 1, 64}, addrs, prefix, 0) // a connection for each worker, where a library has pools
+	clients, err := openAll(ctx, team{lib, 1, 64}, addrs, prefix, 0) // one connection per worker for libraries with pools
 	defer closeAll(clients)
 	if err != nil {
 		return out, err
@@ -125,8 +125,8 @@ func runStorm(ctx context.Context, most time.Duration, lib library, sv *service,
 	return out, errors.Join(err, ctx.Err())
 }
 
-// watchMemory looks at this process until stop is called: at the highest use beyond the live data,
-// and, as soon as waiting reports that callers wait, at the cost of each after a collection.
+// watchMemory measures this process until stop is called: the highest use beyond the live data, and, once
+// waiting reports callers, the cost of each after a garbage collection.
 func watchMemory(out *outburst, live float64, waiting func() int64) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	use := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
@@ -158,7 +158,7 @@ func watchMemory(out *outburst, live float64, waiting func() int64) (stop func()
 	}
 }
 
-// inUse is the bytes of live objects and stacks.
+// inUse returns the bytes of live objects and stacks.
 func inUse() float64 {
 	runtime.GC()
 	runtime.GC()

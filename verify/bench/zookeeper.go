@@ -16,14 +16,14 @@ var zooKeeperLibraries = []library{
 	{name: holdfastName, open: func(ctx context.Context, addrs []string, _ int) (client, error) {
 		return overDriver(zookeeper.New(ctx, addrs, nil))
 	}},
-	// As its documentation has it: all locks of a client share its session.
+	// As in its documentation: all locks of a client share its session.
 	{name: "zk.Lock", open: func(_ context.Context, addrs []string, _ int) (client, error) {
 		c, _, err := zk.Connect(addrs, 10*time.Second, zk.WithLogger(silent{}))
 		return zkClient{c}, err
 	}},
 }
 
-// startZooKeeper starts three members, which do not wait for the disk.
+// startZooKeeper starts three members that do not sync to disk.
 func startZooKeeper(ctx context.Context) (*service, error) {
 	ensemble, err := zkproc.Start(ctx, 3)
 	if err != nil {
@@ -38,7 +38,8 @@ func (silent) Printf(string, ...any) {}
 
 type zkClient struct{ *zk.Conn }
 
-// lock cannot give up: zk.Lock takes no context. So one that comes too late is freed again.
+// lock ignores its context while it waits, because zk.Lock takes none. A lock that comes too late is released
+// again.
 func (c zkClient) lock(ctx context.Context, name string) (func(context.Context) error, error) {
 	l := zk.NewLock(c.Conn, "/zk/"+strings.ReplaceAll(name, "/", "-"), zk.WorldACL(zk.PermAll))
 	if err := l.Lock(); err != nil {

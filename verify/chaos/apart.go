@@ -14,8 +14,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// In classes whose duty is apart, clients with even numbers have one prefix, those with odd numbers one below it, and both have
-// locks of the same names, or of names that look like parts of the other prefix. They are two services that know nothing of each other.
+// In classes with the duty apart, even clients have one prefix and odd clients a prefix below it. Both use
+// locks of the same names, or names that look like parts of the other prefix. They are two independent
+// services.
 
 // nestedNames are the locks of the clients of each side.
 var nestedNames = [sides][]string{
@@ -23,7 +24,7 @@ var nestedNames = [sides][]string{
 	{"x", "job-7", "team", "team/x", "x/y", "lock-0000000001"},
 }
 
-// nestedPrefix returns the prefix of a side's locks in that window.
+// nestedPrefix returns the prefix of a side's locks in a window.
 func nestedPrefix(s *span, side int) string {
 	return "w" + strconv.Itoa(s.index) + []string{"/locks", "/locks/team"}[side]
 }
@@ -31,16 +32,16 @@ func nestedPrefix(s *span, side int) string {
 // apartKey returns the name of a side's lock in the history.
 func apartKey(s *span, keys, side, n int) string { return s.key("h", side*keys+n) }
 
-// aparts are the clients of a process in classes whose duty is apart.
+// aparts has the client of a process in classes with the duty apart.
 type aparts struct {
 	side int
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	window int
-	client *holdfast.Client // of window; nil: none yet
+	client *holdfast.Client // client of window; nil: none yet
 }
 
-// clientFor returns the client of a window, and closes the client of the window before.
+// clientFor returns the client of a window, and closes the client of an earlier window.
 func (a *aparts) clientFor(ctx context.Context, h *holdfasts, s *span) (*holdfast.Client, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -69,7 +70,7 @@ func (a *aparts) close() {
 
 func sideName(side int) string { return "side" + strconv.Itoa(side) }
 
-// lockApart takes the lock of that name, and now and then first looks at what there is.
+// lockApart acquires the lock of that name, and sometimes inspects the locks first.
 func (h *holdfasts) lockApart(ctx context.Context, s *span, n int, as lockRequest) (held, error) {
 	side := h.apart.side
 	client, err := h.apart.clientFor(ctx, h, s)
@@ -87,7 +88,7 @@ func (h *holdfasts) lockApart(ctx context.Context, s *span, n int, as lockReques
 	return h.newHeld(lease, key), nil
 }
 
-// lookAt records locks and holders of the other side.
+// lookAt records locks and holders of the other side that this side can see.
 func (h *holdfasts) lookAt(ctx context.Context, client *holdfast.Client, key, name string) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -107,7 +108,7 @@ func (h *holdfasts) lookAt(ctx context.Context, client *holdfast.Client, key, na
 	}
 }
 
-// standingApart lists the locks of both sides that stand.
+// standingApart lists the locks of both sides that are held.
 func standingApart(ctx context.Context, open func(prefix string) (driver.Driver, error), s *span, ttl time.Duration) (all []string, err error) {
 	for side := range sides {
 		d, err := open(nestedPrefix(s, side))

@@ -20,27 +20,27 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
 )
 
-// backend is a lock service under test, and the recipe that goes through the same faults beside Holdfast.
+// backend is a lock service under test, with a library that goes through the same faults for comparison.
 type backend struct {
-	schedule []byte // that is built in
+	schedule []byte // the built-in schedule
 	classes  map[string]class
-	fewest   int  // nodes of a schedule
-	synced   bool // its servers wait for the disk at each commit
-	// lead returns the time from the start of the clients until they are granted locks.
+	fewest   int  // minimal number of nodes of a schedule
+	synced   bool // its servers sync each commit to disk
+	// lead returns the time from the start of the clients until they get locks.
 	lead func(*Schedule) time.Duration
 	site func() site
 	open func(context.Context, *order) (driver.Driver, error)
-	// apart opens the locks below a prefix; nil where no class has them nested.
+	// apart opens the locks below a prefix; nil if no class has nested prefixes.
 	apart func(o *order, prefix string) (driver.Driver, error)
 	peer  string
-	// openPeer is called in a client process of the peer's.
+	// openPeer is called in a client process of the other library.
 	openPeer func(*order, *recorder) (service, error)
 }
 
 // backends by name.
 var backends map[string]*backend
 
-func init() { // not an initialiser: their faults are looked up in it
+func init() { // not an initialiser: the backends refer to this map
 	backends = map[string]*backend{
 		"redis": redisBackend, "cluster": clusterBackend, "etcd": etcdBackend, "postgres": postgresBackend, "zookeeper": zookeeperBackend,
 		"sentinel": sentinelBackend, "sentinel-lax": laxBackend, "etcd-auth": etcdAuthBackend, "mariadb": mariadbBackend, "mysql": mysqlBackend,
@@ -61,21 +61,21 @@ func backendOf(name string) (*backend, error) {
 	return b, nil
 }
 
-// site is the servers that keep the locks.
+// site has the servers that keep the locks.
 type site interface {
-	// start blocks until all servers answer. After an error stop has to be called, too.
+	// start waits until all servers answer. Call stop even after an error.
 	start(ctx context.Context, s *Schedule) error
 	stop() error
 	nodes() []*node
-	// leader is the number of the node that decides for the others; -1: none is known.
+	// leader returns the number of the node that leads the others; -1: unknown.
 	leader(ctx context.Context) int
-	// actions are the faults that only servers of this kind have.
+	// actions returns the faults that only servers of this kind have.
 	actions() map[string]action
-	// equipClient tells the client with that number how to reach the servers.
+	// equipClient sets in the order how the client reaches the servers.
 	equipClient(o *order, client int)
-	// valuesDSN is the database of the servers, in which locks guard values; empty: they have none.
+	// valuesDSN returns the database of the servers, in which locks guard values; empty: none.
 	valuesDSN() string
-	// findGhosts lists the locks of a window that still stand.
+	// findGhosts lists the locks of a window that are still held.
 	findGhosts(ctx context.Context, s *span, ttl time.Duration) ([]string, error)
 }
 
@@ -85,40 +85,41 @@ type server interface {
 	Resume() error
 	Kill()
 	Restart(ctx context.Context) error
-	Unasked() error // how it has ended though no fault had it end
+	Unasked() error // error of an exit that no fault has caused
 }
 
-// sides is the number of proxies before each node: clients with even numbers use one, clients with odd
-// numbers the other, so that the network can fail for some.
+// sides is the number of proxies before each node: clients with even numbers use one, those with odd numbers
+// the other, so that the network can fail for some clients.
 const sides = 2
 
 // node is a server with its proxies and its clock.
 type node struct {
-	life    sync.Mutex // held by the fault that stops, kills or restarts the server, or asks it for something
+	life    sync.Mutex // held by a fault that uses the server
 	server  server
-	pooler  server // before the second proxy; nil: there is none
+	pooler  server // behind the second proxy; nil: none
 	proxies [sides]*faultproxy.Proxy
 	clock   clock
 
 	mu   sync.Mutex // guards outs
-	outs []interval // in which no server took writes in its place, because one took over from another
+	outs []interval // times without a writable server, during a failover
 }
 
-// noteOutage notes that no server took writes from then until now.
+// noteOutage records that no server accepted writes from since until now.
 func (n *node) noteOutage(since int64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.outs = append(n.outs, interval{start: since, end: monotonicNow()})
 }
 
-// wasOut reports whether no server took writes just before t, or so shortly before that a renewal had no time left.
+// wasOut reports whether no server accepted writes just before t, or so shortly before that a renewal had no
+// time left.
 func (n *node) wasOut(t int64, ttl time.Duration) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.ContainsFunc(n.outs, func(i interval) bool { return i.start < t && t < i.end+int64(ttl/3) })
 }
 
-// addDetour has a client reach the node, which it knows by addr, through a proxy.
+// addDetour makes a client reach the node at addr through a proxy.
 func (n *node) addDetour(o *order, addr string, client int) {
 	if o.Detours == nil {
 		o.Detours = map[string]string{}
@@ -126,7 +127,7 @@ func (n *node) addDetour(o *order, addr string, client int) {
 	o.Detours[addr] = n.proxies[client%sides].Addr()
 }
 
-// dial goes through the proxy of a node that has one.
+// dial connects through the proxy of a node, if there is one.
 func (o *order) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, network, cmp.Or(o.Detours[addr], addr))
 }
@@ -151,12 +152,12 @@ func (n *node) close() (errs error) {
 	return errs
 }
 
-// ensemble is the members of a service that decides by itself, each with its proxies, and the network between them.
+// ensemble has the members of a replicated service, each with its proxies, and the network between them.
 type ensemble struct {
 	members []*node
 	mesh    *faultproxy.Mesh
 	direct  driver.Driver
-	end     func() error // of the members
+	end     func() error // stops the members
 }
 
 // addMember adds a member.
@@ -186,7 +187,8 @@ func (e *ensemble) stop() (errs error) {
 
 func (e *ensemble) nodes() []*node { return e.members }
 
-// actions cut a member off from the others, but from no client: what it hears of them, what they hear of it, or both.
+// actions cut a member off from the other members, but from no client: its incoming messages, its outgoing
+// ones, or both.
 func (e *ensemble) actions() map[string]action {
 	isolate := func(in, out bool) action {
 		return func(f Fault, victim int, rest func(time.Duration)) error {
@@ -211,7 +213,7 @@ func (e *ensemble) findGhosts(ctx context.Context, span *span, ttl time.Duration
 	return standingLocks(ctx, e.direct, span.prefix(), ttl)
 }
 
-// clock is a file that says how far the wall clock of a server is ahead; see shim/clock.c. Empty: it cannot be set.
+// clock is a file with the offset of a server's wall clock; see shim/clock.c. Empty: the clock cannot be set.
 type clock string
 
 func (c clock) shift(by time.Duration) error {
@@ -225,8 +227,8 @@ func (c clock) shift(by time.Duration) error {
 	return errors.Join(err, f.Close())
 }
 
-// standingLocks lists the locks with that prefix that stand for a TTL more after a driver has seen them: the service may just have come back, and
-// their holders then release them.
+// standingLocks lists the locks with a prefix that are still held a TTL after a driver has seen them: after an
+// outage, their holders first have to release them.
 func standingLocks(ctx context.Context, d driver.Driver, prefix string, ttl time.Duration) (held []string, err error) {
 	look := func() error {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -246,7 +248,7 @@ func standingLocks(ctx context.Context, d driver.Driver, prefix string, ttl time
 	return held, retryUntilDone(ctx, look)
 }
 
-// retryUntilDone calls ask until it succeeds, for ten seconds at most: the next window may have its faults.
+// retryUntilDone calls ask until it succeeds, for ten seconds at most: the next window may have faults.
 func retryUntilDone(ctx context.Context, ask func() error) error {
 	for end := monotonicNow() + int64(10*time.Second); ; sleep(ctx, 100*time.Millisecond) {
 		if err := ask(); err == nil || monotonicNow() > end || ctx.Err() != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/tempo"
 )
 
-// TestMain is a client process where it was started as one.
+// TestMain runs a client if this process was started as one.
 func TestMain(m *testing.M) {
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	if text := os.Getenv(orderVariable); text != "" {
@@ -26,9 +26,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// faultClasses are the windows of each engine's schedule that TestPromisesHoldUnderFaults goes through.
-// Those of crowds are left out: beside other packages it proves nothing that callers are served in time.
-// The failovers of a cluster take minutes and have a test in package redis.
+// faultClasses are the windows that TestPromisesHoldUnderFaults runs for each engine. Windows with crowds are
+// left out: beside other packages, timeliness proves nothing. The failovers of a cluster take minutes and have
+// a test in package redis.
 var faultClasses = map[string][]string{
 	"redis": {
 		"client-pause", "client-kill", "net-lost-replies", "net-split", "node-kill", "node-wipe-majority", "node-commands", "rolling-upgrade", "operator",
@@ -40,14 +40,15 @@ var faultClasses = map[string][]string{
 	"postgres":  {"migration", "client-pause", "client-kill", "node-kill", "node-pause", "pooler-kill", "clock-jump"},
 }
 
-// TestPromisesHoldUnderFaults goes once through the chosen windows of each engine. It does not run at
-// the same time as other tests of this package: their load would look like a fault.
+// The test runs the chosen windows of each engine once. It does not run in parallel with other tests of this
+// package: their load would look like a fault.
 func TestPromisesHoldUnderFaults(t *testing.T) {
 	rig.Nightly(t, "faults")
 	for backend, only := range faultClasses {
 		t.Run(backend, func(t *testing.T) {
 			r := runFaults(t, backend, only)
-			// Whether a lease outlasts a fault, and how soon a lock is free after it, depends on the load of the machine.
+			// Whether a lease outlasts a fault, and how soon a lock is free after it, depends on the load of
+			// the machine.
 			broken := slices.DeleteFunc(slices.Clone(r.Findings), func(f Finding) bool { return f.Promise == leasesLive })
 			if len(broken) > 0 || len(r.Troubles) > 0 {
 				t.Error("a promise was broken")
@@ -56,7 +57,7 @@ func TestPromisesHoldUnderFaults(t *testing.T) {
 	}
 }
 
-// runFaults goes once through the windows of these classes.
+// runFaults runs the windows of these classes once.
 func runFaults(t *testing.T, backend string, classes []string) *Report {
 	t.Helper()
 	s, err := loadSchedule(backend, "")

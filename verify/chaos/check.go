@@ -13,46 +13,46 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// attempt is one call for a lock and what became of it.
+// attempt is one call for a lock and its outcome.
 type attempt struct {
 	try, client, key, id string
-	asked, got           int64 // got: 0 if it was not granted
+	asked, got           int64 // got: 0 if not granted
 	token                int64
-	until                int64 // the lease was trusted until then at most
-	left                 int64 // when the holder was through; 0: it never said
-	lost                 int64 // when it was told that its lease is lost; 0: it was not
-	closed               int64 // when its client began to close; 0: it did not
+	until                int64 // latest end of trust
+	left                 int64 // end of the holder's work; 0: not recorded
+	lost                 int64 // time of the reported loss; 0: none
+	closed               int64 // time when its client began to close; 0: it did not
 	why                  string
-	gaveUp               int64  // when it was told that it does not get the lock
-	released             int64  // when the service confirmed its release; 0: it did not
-	first                int64  // until when the lease was trusted at first
-	ttl, least           int64  // that were asked for: TTL and MinHold
-	wait                 int64  // how long the call was to wait at most; 0: until its window ends
-	lined                int64  // when the first of its process began to wait for a slot, in whose line it stood; 0: it asked for no slot
-	alone                bool   // it asked to hold a read and write lock as the writer
-	from                 string // whose lease it was to adopt; empty: it asked for the lock
-	forced               int64  // when an operator began to take the lock away; 0: none did
-	taken                int64  // when an operator did, or another began to adopt the lease; 0: neither
+	gaveUp               int64  // time of the reported failure
+	released             int64  // time of the confirmed release; 0: none
+	first                int64  // end of trust at the grant
+	ttl, least           int64  // requested TTL and MinHold
+	wait                 int64  // longest wait of the call; 0: until its window ends
+	lined                int64  // start of its process's line for a slot; 0: it asked for no slot
+	alone                bool   // it asked for a read-write lock as the writer
+	from                 string // owner of the lease to adopt; empty: it asked for the lock
+	forced               int64  // start of a force-release by an operator; 0: none
+	taken                int64  // time of that force-release, or start of an adoption; 0: neither
 }
 
-// taking is an attempt to take a lock from its holder: of an operator, or of one who adopts the lease.
+// taking is an attempt to take a lock from its holder, by an operator or by an adopter.
 type taking struct {
 	grant       string
-	token       int64    // as the operator saw it; 0: it is not known
-	begun, done int64    // done: 0 if it did not succeed, as far as is known
+	token       int64    // as the operator saw it; 0: unknown
+	begun, done int64    // done: 0 if not known to have succeeded
 	by          *attempt // nil: an operator
-	stale       string   // the owner of a lease that was released, and by whose token an operator takes the lock; empty: it is another's
+	stale       string   // owner of a released lease whose token the operator uses; empty: none
 }
 
-// isFrom reports whether the lock was taken from a. A claim that did not know of its grant yet asks on,
-// and is granted the lock again by the same id: with another block of tokens, and never renewed.
+// isFrom reports whether the lock was taken from a. A claim that does not know of its grant asks again, and
+// may be granted the lock again under the same owner, with another block of tokens, which is never renewed.
 func (t *taking) isFrom(a *attempt) bool {
 	return a.grantName() == t.grant && (t.token == 0 || a.token < t.token+quorum.Block)
 }
 
-// trustedInterval returns the interval in which the holder relied on the lease: after it was
-// granted, up to its release, its loss or its deadline. A holder from whom the lock is taken
-// cannot know of that before it renews.
+// trustedInterval returns the interval in which the holder trusted the lease: from the grant up to its
+// release, its loss or its deadline. A holder from whom the lock is taken cannot know that before its next
+// renewal.
 func (a *attempt) trustedInterval() interval {
 	end := a.until
 	for _, t := range []int64{a.left, a.lost, a.closed, a.taken} {
@@ -63,7 +63,7 @@ func (a *attempt) trustedInterval() interval {
 	return interval{a.got, end, a}
 }
 
-// grantName names the grant of the nodes that the attempt was served by.
+// grantName returns the name of the grant by the nodes that served the attempt.
 func (a *attempt) grantName() string {
 	return cmp.Or(grantOf(a.id), a.try)
 }
@@ -73,12 +73,11 @@ func grantOf(owner string) string {
 	return grant
 }
 
-// isSound reports whether the holder had the lock until it released it: according to its recorded
-// renewals, which a slow hook records late, or because the service has confirmed the release, which it
-// does for no lease that has ended.
+// isSound reports whether the holder had the lock until its release: by its recorded renewals, which a slow
+// hook may record late, or because the service confirmed the release, which it does only for a held lease.
 func (a *attempt) isSound() bool { return a.left != 0 && (a.left <= a.until || a.released != 0) }
 
-// workedInterval returns the interval in which the holder worked, trusted or not.
+// workedInterval returns the interval in which the holder worked, with or without trust.
 func (a *attempt) workedInterval() interval {
 	if a.left != 0 {
 		return interval{a.got, a.left, a}
@@ -93,22 +92,22 @@ type interval struct {
 
 // access is one write to a storage, or one read of it.
 type access struct {
-	op, prev string // op: what is written, and what the read is for; prev: what was read
-	result   kind   // acked, refused, unknown; seen, barred; writing, reading: no answer was recorded
+	op, prev string // op: the written value, or the purpose of the read; prev: the read value
+	result   kind   // acked, refused, unknown; seen, barred; writing, reading: no recorded answer
 	by       *attempt
-	called   int64 // before it was sent
-	answered int64 // 0: it was not
+	called   int64 // time before the request
+	answered int64 // time of the answer; 0: none
 }
 
-// lockHistory is all that happened to one lock.
+// lockHistory has all events of one lock.
 type lockHistory struct {
 	key      string
-	most     int                  // holders at once: 1, the slots of a semaphore, each of which also has a history of its own, or readers
-	sides    bool                 // it is a read and write lock
-	attempts []*attempt           // in the order in which they were begun
+	most     int                  // maximal holders at once: 1, or slots of a semaphore, or readers
+	sides    bool                 // a read-write lock
+	attempts []*attempt           // in the order of their start
 	writes   map[string][]*access // by storage
-	reads    map[string][]*access // likewise
-	finals   map[string]string    // likewise: the values at the end, where they have been looked up
+	reads    map[string][]*access // by storage
+	finals   map[string]string    // by storage: final values, if read
 	stops    []stop
 	takings  map[string]*taking // by attempt
 }
@@ -120,13 +119,14 @@ func newHistory(key string) *lockHistory {
 	}
 }
 
-// stop is a time in which all of a client stood still.
+// stop is a time in which a whole client was suspended.
 type stop struct {
-	client     string // without the number of its process
+	client     string // name without the number of its process
 	start, end int64
 }
 
-// runningSince returns the time since which the client of a runs at t: 0 if it was never stopped, and t if it still is.
+// runningSince returns the time since which the client of a has been running at t: 0 if it was never stopped,
+// and t if it is stopped.
 func (l *lockHistory) runningSince(a *attempt, t int64) (since int64) {
 	for _, s := range l.stops {
 		if strings.HasPrefix(a.client, s.client+".") && s.start < t {
@@ -136,7 +136,7 @@ func (l *lockHistory) runningSince(a *attempt, t int64) (since int64) {
 	return since
 }
 
-// sorting has what histories has read so far.
+// sorting has the state of sortByLock.
 type sorting struct {
 	locks         map[string]*lockHistory // by key
 	tries, ids    map[string]*attempt     // by try, and by key and owner
@@ -180,7 +180,7 @@ func sortByLock(events []event) map[string]*lockHistory {
 	return s.locks
 }
 
-// add puts an event where it belongs.
+// add adds an event to the histories.
 func (s *sorting) add(e *event) {
 	switch e.Kind {
 	case crowded, blamed, strange, observed:
@@ -212,7 +212,7 @@ func (s *sorting) add(e *event) {
 	}
 }
 
-// noteAttempt notes an attempt.
+// noteAttempt records an attempt.
 func (s *sorting) noteAttempt(l *lockHistory, e *event) {
 	a := &attempt{try: e.Try, client: e.Client, key: e.Key, asked: e.T, from: e.From, ttl: e.TTL, least: e.Least, wait: e.Wait, alone: e.Side == writer}
 	l.most, l.sides = max(l.most, e.Slots), l.sides || e.Side != ""
@@ -223,7 +223,7 @@ func (s *sorting) noteAttempt(l *lockHistory, e *event) {
 	l.attempts = append(l.attempts, a)
 }
 
-// noteGrant notes that an attempt was granted the lock, or the slot of which l is the history.
+// noteGrant records that an attempt was granted the lock, or the slot with the history l.
 func (s *sorting) noteGrant(l *lockHistory, e *event) {
 	a := s.tries[e.Try]
 	a.got, a.token, a.id, a.first = e.T, e.Token, e.ID, e.Until
@@ -237,13 +237,13 @@ func (s *sorting) noteGrant(l *lockHistory, e *event) {
 	s.ids[leaseName(e)] = a
 }
 
-// leaseName names the lease that e is about. That of a reader has the key of a place.
+// leaseName returns the name of the lease in e. A reader's lease has the key of a place.
 func leaseName(e *event) string {
 	name, _, _ := strings.Cut(e.Key, "#")
 	return name + " " + e.ID
 }
 
-// noteFate notes what has become of an attempt, or of its lease.
+// noteFate records the outcome of an attempt or of its lease.
 func (s *sorting) noteFate(e *event) {
 	a, owner := s.tries[e.Try], s.ids[leaseName(e)]
 	switch e.Kind {
@@ -266,7 +266,7 @@ func (s *sorting) noteFate(e *event) {
 	}
 }
 
-// noteAccess notes a request to a storage, or the answer to one.
+// noteAccess records a request to a storage, or its answer.
 func (s *sorting) noteAccess(l *lockHistory, e *event) {
 	name := e.Store + " " + e.Op
 	switch e.Kind {
@@ -287,8 +287,8 @@ func (s *sorting) noteAccess(l *lockHistory, e *event) {
 	}
 }
 
-// lineUp notes since when each attempt may have been served by a request of its process, whose callers stand in one line for a
-// semaphore: since there was a line.
+// lineUp records since when each attempt may have been served by a request of its process, whose callers share
+// one line for a semaphore.
 func (l *lockHistory) lineUp() {
 	type line struct{ since, until int64 }
 	lines := make(map[string]line) // by client
@@ -302,8 +302,8 @@ func (l *lockHistory) lineUp() {
 	}
 }
 
-// findOverdueCalls finds calls that lasted longer than their wait, and some more, and calls that have not
-// ended. It leaves out calls for which excused reports a fault between two times.
+// findOverdueCalls finds calls that lasted longer than their wait plus more, and calls that have not ended. It
+// leaves out calls for which excused reports a fault.
 func (l *lockHistory) findOverdueCalls(more int64, excused func(client string, from, to int64) bool) (out []finding) {
 	for _, a := range l.attempts {
 		switch end := cmp.Or(a.got, a.gaveUp); {
@@ -318,7 +318,7 @@ func (l *lockHistory) findOverdueCalls(more int64, excused func(client string, f
 	return out
 }
 
-// findUnservedCalls finds calls that were to wait, and did so in vain.
+// findUnservedCalls finds calls that waited in vain.
 func (l *lockHistory) findUnservedCalls() (out []finding) {
 	for _, a := range l.attempts {
 		if a.wait != 0 && a.gaveUp != 0 {
@@ -328,8 +328,9 @@ func (l *lockHistory) findUnservedCalls() (out []finding) {
 	return out
 }
 
-// takeAway notes from whom the lock was taken, and since when. A reader is known by its place; a writer is whoever is one then, as its places
-// have owners of their own, and it has lost all with any of them.
+// takeAway records from whom the lock was taken, and when. A reader is known by its place. A writer is whoever
+// is writer at that time, because its places have owners of their own, and the loss of any place is the loss
+// of the lock.
 func (l *lockHistory) takeAway() {
 	earlier := func(at *int64, t int64) {
 		if *at == 0 || t < *at {
@@ -348,7 +349,7 @@ func (l *lockHistory) takeAway() {
 	}
 }
 
-// findRevivals finds leases that were released, and adopted after that.
+// findRevivals finds leases that were adopted after their release.
 func (l *lockHistory) findRevivals() (out []finding) {
 	for _, by := range l.grantedAttempts() {
 		for _, a := range l.attempts {
@@ -361,7 +362,7 @@ func (l *lockHistory) findRevivals() (out []finding) {
 	return out
 }
 
-// findRobberies finds locks that were taken away by the token of a lease that had been released.
+// findRobberies finds locks that were taken away by the token of a released lease.
 func (l *lockHistory) findRobberies() (out []finding) {
 	for _, try := range slices.Sorted(maps.Keys(l.takings)) {
 		for _, a := range l.grantedAttempts() {
@@ -388,9 +389,8 @@ func (l *lockHistory) findReturns() (out []finding) {
 	return out
 }
 
-// cutShort finds locks that were not kept for as long as their holders had asked for, though nobody took them away from these before.
-// Nor does it count a lock that another began to adopt meanwhile: of several nodes, some may not have had the release by then, and what
-// the adopter gives up there is free.
+// cutShort finds locks that were not kept for the requested MinHold, though nobody took them away before. It skips locks that another
+// client began to adopt meanwhile: some of several nodes may not have had the release yet, and the failed adoption frees the lock there.
 func (l *lockHistory) cutShort() (out []finding) {
 	granted := l.grantedAttempts()
 	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
@@ -398,7 +398,7 @@ func (l *lockHistory) cutShort() (out []finding) {
 		if a.least == 0 || a.released == 0 || a.lost != 0 || a.forced != 0 {
 			continue
 		}
-		kept := a.first - a.ttl + a.least // it was granted no earlier than its TTL before the end of its trust
+		kept := a.first - a.ttl + a.least // the grant came no earlier than a TTL before the end of trust
 		for _, b := range granted {
 			if a.got < b.got && b.got < kept && (a.taken == 0 || b.got < a.taken) {
 				out = append(out, finding{l.key, fmt.Sprintf("%s (token %d) was to be kept until %d at least, and %s (token %d) had it at %d",
@@ -420,7 +420,8 @@ type finding struct {
 	What string `json:"what"`
 }
 
-// findLosses finds leases that were lost, though their client was not closed. Those that are excused are counted only.
+// findLosses finds leases that were lost although their client was not closed. Excused losses are only
+// counted.
 func (l *lockHistory) findLosses(excused func(a *attempt) bool) (out []finding, others int) {
 	for _, a := range l.grantedAttempts() {
 		if a.lost != 0 && (a.left == 0 || a.lost < a.left) && (a.closed == 0 || a.lost < a.closed) {
@@ -444,7 +445,7 @@ func (l *lockHistory) grantsWithin(from, to int64) (out []finding) {
 	return out
 }
 
-// findUnservedCrowds finds crowds of which some were not served, and crowds that never reported.
+// findUnservedCrowds finds crowds with unserved callers, and crowds without a report.
 func findUnservedCrowds(events []event, crowds []happened) (out []finding) {
 	answers := make(map[string]int) // by client
 	for _, e := range events {
@@ -465,7 +466,8 @@ func findUnservedCrowds(events []event, crowds []happened) (out []finding) {
 	return out
 }
 
-// findWrongBlame finds nodes that a client with a crowd took to be ill, though nothing ails them but its crowd.
+// findWrongBlame finds nodes that a client with a crowd reported as not up, though nothing but its crowd was
+// wrong.
 func findWrongBlame(events []event, crowds []happened) (out []finding) {
 	for _, e := range events {
 		client, _, _ := strings.Cut(e.Client, ".")
@@ -477,7 +479,7 @@ func findWrongBlame(events []event, crowds []happened) (out []finding) {
 	return out
 }
 
-// findForeignLocks finds what clients saw of the locks of others.
+// findForeignLocks finds locks of other prefixes that clients saw.
 func findForeignLocks(events []event) (out []finding) {
 	for _, e := range events {
 		if e.Kind == strange {
@@ -487,7 +489,7 @@ func findForeignLocks(events []event) (out []finding) {
 	return out
 }
 
-// findRebuffs finds callers that were turned away before their time was over.
+// findRebuffs finds callers that got an error before their wait was over.
 func (l *lockHistory) findRebuffs(end int64, excused func(client string, from, to int64) bool) (out []finding) {
 	for _, a := range l.attempts {
 		waited := a.wait != 0 && a.gaveUp >= a.asked+a.wait
@@ -498,7 +500,7 @@ func (l *lockHistory) findRebuffs(end int64, excused func(client string, from, t
 	return out
 }
 
-// findDuplicateTokens finds tokens that two grants have in common.
+// findDuplicateTokens finds tokens that two grants share.
 func (l *lockHistory) findDuplicateTokens() (out []finding) {
 	seen := make(map[int64]*attempt)
 	for _, a := range l.grantedAttempts() {
@@ -513,9 +515,8 @@ func (l *lockHistory) findDuplicateTokens() (out []finding) {
 	return out
 }
 
-// findDisorder finds grants with a smaller token than one that was granted before they
-// were asked for. That is what the protocol promises without a clock. What is handed
-// over inside a process is part of the grant that it comes from, as the nodes see it.
+// findDisorder finds grants with a smaller token than a grant that was complete before they were requested.
+// That is the promise without a clock. A hand-over inside a process is part of its grant, as the nodes see it.
 func (l *lockHistory) findDisorder() (out []finding) {
 	granted, begun := l.grantedAttempts(), l.grantsBegun()
 	slices.SortStableFunc(granted, func(a, b *attempt) int { return cmp.Compare(begun[a.grantName()], begun[b.grantName()]) })
@@ -537,7 +538,7 @@ func (l *lockHistory) findDisorder() (out []finding) {
 	return out
 }
 
-// grantsBegun returns when each grant was first requested.
+// grantsBegun returns the time of the first request for each grant.
 func (l *lockHistory) grantsBegun() map[string]int64 {
 	begun := make(map[string]int64)
 	for _, a := range l.grantedAttempts() {
@@ -549,8 +550,8 @@ func (l *lockHistory) grantsBegun() map[string]int64 {
 	return begun
 }
 
-// countInversions counts holders whose token is smaller than an earlier holder's. Holders that asked at the
-// same time have no promised order.
+// countInversions counts holders whose token is smaller than an earlier holder's. Concurrent requests have no
+// promised order.
 func (l *lockHistory) countInversions() (n int) {
 	granted := l.grantedAttempts()
 	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
@@ -564,8 +565,8 @@ func (l *lockHistory) countInversions() (n int) {
 	return n
 }
 
-// visitIntervals goes through the intervals in the order of their beginnings, each with the intervals under way
-// at that time.
+// visitIntervals calls visit with each interval in the order of their starts, and with the intervals that are
+// open at that time.
 func (l *lockHistory) visitIntervals(of func(*attempt) interval, visit func(on []interval, i interval)) {
 	var all, on []interval
 	for _, a := range l.grantedAttempts() {
@@ -581,7 +582,7 @@ func (l *lockHistory) visitIntervals(of func(*attempt) interval, visit func(on [
 	}
 }
 
-// holderCount returns the number of simultaneous holders that a counts for: all for a writer.
+// holderCount returns the number of holders that a counts for: all of them for a writer.
 func (l *lockHistory) holderCount(a *attempt) int {
 	if a.alone {
 		return l.most
@@ -589,7 +590,7 @@ func (l *lockHistory) holderCount(a *attempt) int {
 	return 1
 }
 
-// findOverlaps finds intervals that begin while as many others go on as may at once.
+// findOverlaps finds intervals that begin while the maximal number of others is open.
 func (l *lockHistory) findOverlaps(of func(*attempt) interval) (out []finding) {
 	l.visitIntervals(of, func(on []interval, i interval) {
 		holders := l.holderCount(i.of)
@@ -613,9 +614,8 @@ func (l *lockHistory) maxHolders() (most int) {
 	return most
 }
 
-// lostUpdates finds writes that a storage has confirmed and that are not in the
-// line of writes that leads to its final value. Each write names the one it read;
-// a write whose answer is not known may be in the line or not.
+// lostUpdates finds writes that a storage has confirmed and that are not in the chain of writes to its final
+// value. Each write names the one that it read; a write without an answer may be in the chain or not.
 func (l *lockHistory) lostUpdates(store, final string) (out []finding) {
 	writes := make(map[string]*access)
 	for _, w := range l.writes[store] {
@@ -651,9 +651,8 @@ func countResults(all []*access, result kind) (n int) {
 	return n
 }
 
-// nextGrant returns the time from t to the next grant or, if the holder was sound, from its release
-// on, and from the request of a client that was not stopped; ok is false if no client was granted the
-// lock any more.
+// nextGrant returns the time from t to the next grant. If the holder was sound, the time counts from its
+// release, and from the request of a running client. ok is false if no later grant exists.
 func (l *lockHistory) nextGrant(t int64) (free int64, ok bool) {
 	granted := l.grantedAttempts()
 	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
@@ -668,12 +667,13 @@ func (l *lockHistory) nextGrant(t int64) (free int64, ok bool) {
 	return 0, false
 }
 
-// longestFree returns the longest time for which nobody trusted the lock although a client that ran had asked for it.
+// longestFree returns the longest time for which nobody trusted the lock although a running client had asked
+// for it.
 func (l *lockHistory) longestFree() (longest int64) {
 	attempts := slices.Clone(l.attempts)
 	end := func(a *attempt) int64 { return cmp.Or(a.got, a.gaveUp) }
 	slices.SortStableFunc(attempts, func(a, b *attempt) int { return cmp.Compare(end(a), end(b)) })
-	var free int64 // since when nobody has trusted the lock
+	var free int64 // time since which nobody trusts the lock
 	for _, a := range attempts {
 		switch {
 		case a.got != 0:
@@ -686,7 +686,7 @@ func (l *lockHistory) longestFree() (longest int64) {
 	return longest
 }
 
-// wantedSince returns the time since which a running client has been asking for the lock at t.
+// wantedSince returns the time since which, at t, a running client has been asking for the lock.
 func (l *lockHistory) wantedSince(t int64) int64 {
 	since := t
 	for _, a := range l.attempts {
@@ -697,7 +697,7 @@ func (l *lockHistory) wantedSince(t int64) int64 {
 	return since
 }
 
-// waitedInVain reports whether somebody waited in vain for longer than bound after t, without a break, while
+// waitedInVain reports whether a client waited in vain for longer than bound after t, without a break, while
 // nobody had the lock.
 func (l *lockHistory) waitedInVain(t, bound int64) bool {
 	granted := l.grantedAttempts()
@@ -706,7 +706,7 @@ func (l *lockHistory) waitedInVain(t, bound int64) bool {
 		if a.got != 0 {
 			return false
 		}
-		free := max(a.asked, t, l.runningSince(a, a.gaveUp)) // since when nobody has it
+		free := max(a.asked, t, l.runningSince(a, a.gaveUp)) // time since which nobody has it
 		for _, g := range granted {
 			if g.got >= a.gaveUp || g.got-free > bound {
 				break

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// buildHistory builds a lockHistory by hand.
+// buildHistory returns a history with these attempts.
 func buildHistory(attempts ...*attempt) *lockHistory {
 	for i, a := range attempts {
 		a.try = "t" + strconv.Itoa(i)
@@ -257,7 +257,7 @@ func TestWhatIsTakenAwayStaysSo(t *testing.T) {
 	force := func(from, err string) []event {
 		return []event{{T: 3, Kind: forcing, Key: "k", Try: "f", ID: "x", From: from}, {T: 5, Kind: forced, Key: "k", Try: "f", ID: "x", Err: err}}
 	}
-	// The operator has taken the first block of tokens from the id that has the second here.
+	// The operator has taken the first block of tokens from the owner that has the second block here.
 	late := []event{
 		{T: 18, Kind: forcing, Key: "k", Try: "g", ID: "w", Token: 7},
 		{T: 19, Kind: forced, Key: "k", Try: "g", ID: "w"},
@@ -313,7 +313,7 @@ func TestWhatIsTakenAwayStaysSo(t *testing.T) {
 	}
 }
 
-// The places of a read and write lock have names of their own, by which an operator takes them.
+// The places of a read-write lock have names of their own, which an operator uses.
 func TestForcedReaderOrWriterIsNoHolder(t *testing.T) {
 	t.Parallel()
 	for first, second := range map[string]string{reader: writer, writer: reader} {
@@ -403,7 +403,7 @@ func TestEachScheduleHasEachClassOfItsBackend(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		covered := map[string]bool{after: true} // in any schedule
+		covered := map[string]bool{after: true} // part of every schedule
 		for _, w := range s.Windows {
 			covered[w.Class] = true
 		}
@@ -449,8 +449,8 @@ func TestInfoIsRewritten(t *testing.T) {
 	}
 }
 
-// TestTrustEndsWithLastObservation: a lock without a deadline counts as trusted until its holder
-// learns of the loss, and the lock of a killed process until somebody last looked.
+// A lock without a deadline counts as trusted until its holder learns of the loss; the lock of a killed
+// process counts until its last observation.
 func TestTrustEndsWithLastObservation(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -467,20 +467,20 @@ func TestTrustEndsWithLastObservation(t *testing.T) {
 		return sortByLock(events)["w0/r0"].attempts[0]
 	}
 	looks <- true
-	looks <- true // the first one is recorded
+	looks <- true // the first observation is recorded
 	one := trusted()
 	if one.until <= h.until || one.until > monotonicNow() || one.lost != 0 {
 		t.Errorf("trusted until %d and lost at %d, want some time after %d", one.until, one.lost, h.until)
 	}
 	looks <- false
-	h.release(t.Context()) // which waits
+	h.release(t.Context()) // release waits
 	two := trusted()
 	if two.until < one.until || two.lost < two.until || two.trustedInterval().end != two.until {
 		t.Errorf("trusted until %d and lost at %d, want both after %d", two.until, two.lost, one.until)
 	}
 }
 
-// lister is a driver that lists other locks at each look.
+// lister is a driver that lists other locks at each call.
 type lister struct {
 	driver.Driver
 	looks [][]string
@@ -494,7 +494,7 @@ func (l *lister) List(_ context.Context, _ string, yield func(driver.Status) boo
 	return nil
 }
 
-// TestLockFreedAfterOutageIsNoGhost: a lock that a second look still finds is a ghost.
+// A lock that a second listing still finds is a ghost.
 func TestLockFreedAfterOutageIsNoGhost(t *testing.T) {
 	t.Parallel()
 	for want, looks := range map[string][][]string{
@@ -507,7 +507,7 @@ func TestLockFreedAfterOutageIsNoGhost(t *testing.T) {
 	}
 }
 
-// TestAnOldEtcdThatIsStoppedPromisesLess: a newer one promises all, and an old one while nothing is stopped.
+// A newer etcd keeps all promises, and so does an old one while no member is suspended.
 func TestAnOldEtcdThatIsStoppedPromisesLess(t *testing.T) {
 	t.Parallel()
 	s, err := loadSchedule("etcd", "")
@@ -629,7 +629,7 @@ func TestNodesAreUnfitOnlyDuringTheirFault(t *testing.T) {
 	}
 }
 
-// TestLeaseLongerThanElectionMustSurvive; a lease whose renewal is due with less time left than an election takes may be lost.
+// A lease may be lost if its renewal falls due with less time left than an election takes.
 func TestLeaseLongerThanElectionMustSurvive(t *testing.T) {
 	t.Parallel()
 	elects, bears := class{extra: 3 * time.Second}, class{}
@@ -643,8 +643,7 @@ func TestLeaseLongerThanElectionMustSurvive(t *testing.T) {
 	}
 }
 
-// TestForceOfAPlaceEndsItsReadersTrust: a reader's place has its own tokens, below the tokens of the
-// name.
+// A reader's place has its own tokens, below the tokens of the name.
 func TestForceOfAPlaceEndsItsReadersTrust(t *testing.T) {
 	t.Parallel()
 	const name, place = "w0/hr0", "w0/hr0#2"

@@ -17,21 +17,21 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// orderVariable tells this program that it is a client, and which.
+// orderVariable has the order for this process if it is a client.
 const orderVariable = "CHAOS_CLIENT"
 
 // order has the instructions for a client process.
 type order struct {
 	Number    int      `json:"number"`
 	Name      string   `json:"name"`   // unique among all processes of the run
-	Peer      bool     `json:"peer"`   // it uses the other recipe
-	Role      string   `json:"role"`   // what it does instead of the tasks of a client; empty: those
+	Peer      bool     `json:"peer"`   // it uses the other library
+	Role      string   `json:"role"`   // its role instead of the tasks of a client; empty: the tasks
 	Narrow    bool     `json:"narrow"` // it has one processor
 	Nodes     []string `json:"nodes"`
-	User      string   `json:"user,omitempty"` // of the locks' service
+	User      string   `json:"user,omitempty"` // user of the lock service
 	Password  string   `json:"password,omitempty"`
-	Passwords []string `json:"passwords,omitempty"` // files, one for each node
-	// Detours are proxies, by the addresses of the nodes behind them: for nodes that have to be known by their own addresses.
+	Passwords []string `json:"passwords,omitempty"` // password files, one per node
+	// Detours maps addresses of nodes to proxies, for nodes that must be known by their own addresses.
 	Detours  map[string]string `json:"detours,omitempty"`
 	Stores   stores            `json:"stores"`
 	History  string            `json:"history"`
@@ -41,16 +41,16 @@ type order struct {
 }
 
 const (
-	// tail is the end of a window in which nobody asks for a lock any more, so
-	// that nothing of it reaches into the faults of the next.
+	// tail is the end of a window without new requests for locks, so that nothing of it reaches into the next
+	// window.
 	tail      = 300 * time.Millisecond
 	storeTime = 2 * time.Second
 )
 
-// roles are the tasks that a process may have all the time.
+// roles are the permanent tasks of special processes.
 var roles = map[string]func(*holdfasts, context.Context){operatorRole: (*holdfasts).runOperator, candidateRole: (*holdfasts).leadRepeatedly}
 
-// worker is one goroutine that takes locks and works under them.
+// worker is one goroutine that acquires locks and works under them.
 type worker struct {
 	*order
 	task   task
@@ -62,20 +62,20 @@ type worker struct {
 	locks  service
 }
 
-// lockRequest describes how a lock is requested. The other recipes ignore it.
+// lockRequest describes a request for a lock. Other libraries ignore it.
 type lockRequest struct {
 	ttl       time.Duration
-	least     time.Duration // that the lock is kept
-	adoptable bool          // by another process
+	least     time.Duration // minimal hold of the lock
+	adoptable bool          // another process may adopt the lease
 }
 
 // held is a lock as a worker sees it.
 type held struct {
-	key     string         // by which the history knows it; empty for the other recipe
-	token   holdfast.Token // 0: the library has none
+	key     string         // name in the history; empty for the other library
+	token   holdfast.Token // 0: the library has no tokens
 	id      string
 	until   int64
-	lease   *holdfast.Lease // nil for the other recipe
+	lease   *holdfast.Lease // nil for the other library
 	release func(context.Context) error
 }
 
@@ -86,7 +86,7 @@ type service interface {
 	close()
 }
 
-// beClient is this program as a client. It ends when its standard input does.
+// beClient runs this process as a client. It ends at the end of its standard input.
 func beClient(text string) error {
 	o := new(order)
 	if err := json.Unmarshal([]byte(text), o); err != nil {
@@ -94,7 +94,7 @@ func beClient(text string) error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	orders := make(chan string, 100) // or an order that is being carried out would hide the end of those
+	orders := make(chan string, 100) // buffered: a running order must not hide the end of input
 	go func() {
 		defer cancel()
 		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); { // ends with the parent
@@ -104,7 +104,7 @@ func beClient(text string) error {
 	rec := &recorder{dir: o.History, client: o.Name, files: make(map[int]*os.File)}
 	spans := o.Schedule.planSpans(o.Start, time.Duration(o.Length))
 	locks, err := o.open(ctx, rec, spans)
-	if ctx.Err() != nil { // it was told to end before it began
+	if ctx.Err() != nil { // told to end before it began
 		return nil
 	}
 	if err != nil {
@@ -136,7 +136,7 @@ func beClient(text string) error {
 	for {
 		select {
 		case order := <-orders:
-			if err := locks.obeyOrder(ctx, order); err != nil && ctx.Err() == nil { // else it was told to end, and does so when its jobs are done
+			if err := locks.obeyOrder(ctx, order); err != nil && ctx.Err() == nil { // without an error it ends when its jobs are done
 				return err
 			}
 		case <-over:
@@ -179,18 +179,18 @@ const keep = 700 * time.Millisecond
 // job is a worker's work under one lock.
 type job struct {
 	key   string
-	n     int // of the lock
+	n     int // number of the lock
 	as    lockRequest
-	ops   int           // so many at least
-	hold  time.Duration // and for so long at least
-	think time.Duration // up to so long between a read and its write
+	ops   int           // minimal number of operations
+	hold  time.Duration // minimal duration
+	think time.Duration // longest pause between a read and its write
 	duty  duty
 }
 
 func (w *worker) jobFor(s *span) job {
 	j := job{ops: 1, think: 4 * time.Millisecond, as: lockRequest{ttl: time.Duration(w.Schedule.TTL)}}
 	j.n = w.Schedule.Long + rand.N(w.Schedule.Keys-w.Schedule.Long)
-	if w.long { // longer than a TTL at times: it needs renewals
+	if w.long { // sometimes longer than a TTL: it needs renewals
 		j.n, j.ops, j.think, j.hold = rand.N(w.Schedule.Long), 1+rand.N(10), 400*time.Millisecond, time.Duration(s.Hold)
 	}
 	j.key = s.key("h", j.n)
@@ -217,17 +217,17 @@ func (w *worker) jobFor(s *span) job {
 
 func pickRandom[T any](from []T) T { return from[rand.N(len(from))] }
 
-// nextTry names the next attempt of the process.
+// nextTry returns the name of the process's next attempt.
 func (w *worker) nextTry() string { return w.Name + "/" + strconv.FormatInt(w.tries.Add(1), 10) }
 
-// oneLock takes a lock, works under it without a look at whether the worker still has it,
-// as a careless holder does, and gives it back. It is the only task that other recipes have.
+// oneLock acquires a lock, works under it without checking that it still has it, as a careless holder does,
+// and releases it. Other libraries have only this task.
 type oneLock struct{}
 
 func (oneLock) family() string       { return "h" }
 func (oneLock) workers(o *order) int { return o.Schedule.Workers }
 func (oneLock) pause() time.Duration { return 20 * time.Millisecond }
-func (oneLock) title() string        { return "" } // the table is about it
+func (oneLock) title() string        { return "" } // the main table has it
 
 func (oneLock) takeTurn(ctx context.Context, w *worker, s *span) {
 	j, try := w.jobFor(s), w.nextTry()
@@ -244,10 +244,10 @@ func (oneLock) takeTurn(ctx context.Context, w *worker, s *span) {
 		}
 	}
 	patience := time.Duration(s.end - monotonicNow())
-	if j.duty.handsOver() { // there may be an offer meanwhile
+	if j.duty.handsOver() { // another process may have made an offer
 		patience = min(patience, rand.N(time.Second))
 	}
-	if j.duty == handing { // and nothing else ends the call
+	if j.duty == handing { // nothing else ends the call
 		e.Wait = int64(patience)
 	}
 	w.rec.record(e)
@@ -263,15 +263,14 @@ func (oneLock) takeTurn(ctx context.Context, w *worker, s *span) {
 	end := monotonicNow() + int64(j.hold)
 	for op := 1; (op <= j.ops || monotonicNow() < end) && monotonicNow() < s.end && (j.duty != handing || ctx.Err() == nil); op++ {
 		w.readAndWrite(ctx, j.key, j.n, try, op, h, rand.N(j.think))
-		if j.duty == stretching && rand.N(6) == 0 { // seldom, as each call mends what an old one that comes late has done
+		if j.duty == stretching && rand.N(6) == 0 { // rarely: each call would hide the effect of a late one
 			w.locks.(*holdfasts).changeTTL(ctx, h, j.as.ttl)
 		}
 	}
 	w.endHold(ctx, s, j, try, h)
 }
 
-// readAndWrite reads, thinks and writes: in every storage at once, so that they can be
-// compared.
+// readAndWrite reads, thinks and writes, in all storages at once, so that they can be compared.
 func (w *worker) readAndWrite(ctx context.Context, key string, n int, try string, op int, h held, think time.Duration) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
 	defer cancel()

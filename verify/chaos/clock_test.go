@@ -21,7 +21,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// clocked is real servers whose clocks a test sets.
+// clocked has real servers whose clocks the test sets.
 type clocked struct {
 	*testing.T
 	nodes  []*redisNode
@@ -58,7 +58,7 @@ func withClocks(t *testing.T, n int) *clocked {
 	return c
 }
 
-// jumpClocks sets the clocks of so many nodes.
+// jumpClocks sets the clocks of a number of nodes.
 func (c *clocked) jumpClocks(nodes int, by time.Duration) {
 	c.Helper()
 	for _, n := range c.nodes[:nodes] {
@@ -68,7 +68,7 @@ func (c *clocked) jumpClocks(nodes int, by time.Duration) {
 	}
 }
 
-// tryLock takes a lock and releases it.
+// tryLock acquires and releases a lock.
 func (c *clocked) tryLock(key string) (holdfast.Token, error) {
 	lease, err := c.client.TryAcquire(c.Context(), key, nil)
 	if err != nil {
@@ -106,7 +106,7 @@ func TestServersWithAWrongClockStartNoCounter(t *testing.T) {
 				c.jumpClocks(most, 0)
 			}
 			var last holdfast.Token
-			for i, by := range []time.Duration{5 * time.Second, time.Hour, -time.Hour, 0} { // seconds are borne, and a counter that is there asks for no clock
+			for i, by := range []time.Duration{5 * time.Second, time.Hour, -time.Hour, 0} { // a few seconds are tolerated, and an existing counter needs no clock
 				c.jumpClocks(most, by)
 				token, err := c.tryLock("k")
 				if err != nil || token <= last {
@@ -132,7 +132,7 @@ func TestALeaseOutlivesAJumpOfAMinority(t *testing.T) {
 				t.Errorf("a renewal while %d of 3 clocks have jumped: %v", jumped, err)
 			}
 			c.jumpClocks(jumped, 0)
-			time.Sleep(ttl) // without renewals it would be over
+			time.Sleep(ttl) // without renewals the lease would be over
 			if err := lease.Check(t.Context()); errors.Is(err, holdfast.ErrLost) != (jumped > 1) {
 				t.Errorf("where %d of 3 clocks have jumped: %v", jumped, err)
 			}
@@ -146,8 +146,8 @@ func TestALeaseOutlivesAJumpOfAMinority(t *testing.T) {
 	}
 }
 
-// TestDatabaseClockEndsLeasesAndKeepsTokensRising: set forward, it ends a lease that its holder trusts; set back, it keeps one that is
-// over. Tokens rise all the same, and Fenced goes by the row.
+// A clock set forward ends a lease that its holder trusts; a clock set back keeps a lease that is over. Tokens
+// rise all the same, and Fenced relies on the row.
 func TestDatabaseClockEndsLeasesAndKeepsTokensRising(t *testing.T) {
 	rig.Nightly(t, "clocks")
 	s := new(postgresSite)
@@ -180,7 +180,7 @@ func TestDatabaseClockEndsLeasesAndKeepsTokensRising(t *testing.T) {
 		return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return postgres.Fenced(t.Context(), tx, asLease{g, t.Context()}) })
 	}
 
-	const long = 20 * time.Second // for the answers to come in time
+	const long = 20 * time.Second // long enough for slow answers
 	first, err := try(long)
 	if err != nil {
 		t.Fatal(err)
@@ -213,12 +213,12 @@ func TestDatabaseClockEndsLeasesAndKeepsTokensRising(t *testing.T) {
 	if err := s.direct.Release(t.Context(), third, 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := try(long); err != nil { // with a token above the last one, though the clock is an hour behind
+	if _, err := try(long); err != nil { // its token must be above the last one, though the clock is an hour behind
 		t.Error(err)
 	}
 }
 
-// asLease is a grant as a lease.
+// asLease makes a grant a lease.
 type asLease struct {
 	driver.Grant
 	ctx context.Context

@@ -51,19 +51,19 @@ var clusterClasses = map[string]class{
 	"mixed":          {from: fromQuarantine, extra: stoppedAhead * time.Second},
 }
 
-// openCluster opens the cluster as Holdfast's clients do. Their connections go through proxies.
+// openCluster opens the cluster as Holdfast's clients do, through proxies.
 func openCluster(ctx context.Context, o *order) (driver.Driver, error) {
 	return redis.Open(ctx, "redis+cluster://"+strings.Join(o.Nodes, ","), &redis.Options{
 		MaxTTL: time.Duration(o.Schedule.MaxTTL), Dial: o.dial, Credentials: o.readCredentials,
 	})
 }
 
-// clusterSite is a Redis Cluster: three masters, and a replica of each.
+// clusterSite is a Redis Cluster of three masters, each with a replica.
 type clusterSite struct {
 	cluster *redisproc.Cluster
 	servers []*node
 	direct  driver.Driver
-	secret  string // file, with the password of user
+	secret  string // file with the password of user
 }
 
 func (s *clusterSite) start(ctx context.Context, schedule *Schedule) (err error) {
@@ -107,7 +107,7 @@ func (s *clusterSite) stop() (errs error) {
 
 func (s *clusterSite) nodes() []*node { return s.servers }
 
-// leader is a master, another one at each call.
+// leader returns a master, another one at each call.
 func (s *clusterSite) leader(context.Context) int {
 	masters := s.cluster.Masters()
 	if len(masters) == 0 {
@@ -134,13 +134,13 @@ func (s *clusterSite) actions() map[string]action {
 	return map[string]action{"reshard": s.moveSlots, "failover": s.promoteReplica, "fall-behind": s.fallBehind, "rotate": s.rotate}
 }
 
-// rotate changes the password on all servers, of which the clients learn By later.
+// rotate changes the password on all servers. The clients learn of it By later.
 func (s *clusterSite) rotate(f Fault, _ int, rest func(time.Duration)) error {
 	return rotatePassword(f, s.cluster.Servers, s.servers, s.secret, rest)
 }
 
-// moveSlots moves every slot in which the victim has keys to another master, one after the other, until the time is over: then
-// back, and so on. Between the keys of a slot it waits for By.
+// moveSlots moves every slot in which the victim has keys to another master, one by one, until the time is
+// over; then back, and so on. Between the keys of a slot it waits for By.
 func (s *clusterSite) moveSlots(f Fault, victim int, rest func(time.Duration)) error {
 	from := s.cluster.Servers[victim]
 	masters := s.cluster.Masters()
@@ -166,7 +166,7 @@ func (s *clusterSite) moveSlots(f Fault, victim int, rest func(time.Duration)) e
 	return nil
 }
 
-// usedSlots returns the slots of a master in which it has locks. A counter stays in a slot when its locks have gone.
+// usedSlots returns the slots of a master that have locks. A counter stays in a slot after its locks are gone.
 func (s *clusterSite) usedSlots(master *redisproc.Server) ([]int, error) {
 	slots, err := s.cluster.Slots(master)
 	if err != nil {
@@ -188,16 +188,16 @@ func (s *clusterSite) usedSlots(master *redisproc.Server) ([]int, error) {
 	return slices.Compact(used), nil
 }
 
-// fallBehind has a replica take over that has not heard of the last moments of the master.
+// fallBehind makes a replica take over that lacks the last moments of the master.
 func (s *clusterSite) fallBehind(f Fault, victim int, rest func(time.Duration)) error {
 	replica := s.cluster.ReplicaOf(s.cluster.Servers[victim])
 	if replica == nil {
-		return nil // it has none since the last fault
+		return nil // no replica since the last fault
 	}
 	return fallBehind(f, s.servers, victim, []*redisproc.Server{replica}, rest)
 }
 
-// promoteReplica has the replica of a master take over, as an operator does before an upgrade.
+// promoteReplica makes the replica of a master take over, as an operator does before an upgrade.
 func (s *clusterSite) promoteReplica(_ Fault, victim int, rest func(time.Duration)) error {
 	master := s.cluster.Servers[victim]
 	for range 50 {

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// stoppedHolder records a holder that stands still for longer than its TTL between its read and its
-// write, while another client takes the lock and writes. With a fence the storage rejects the late write.
+// stoppedHolder records a holder that is suspended for longer than its TTL between its read and its write,
+// while another client acquires the lock and writes. With a fence the storage rejects the late write.
 func stoppedHolder(t *testing.T, fenced bool) (l *lockHistory, final string) {
 	t.Helper()
 	const key = "w0/h0"
@@ -56,7 +56,7 @@ func stoppedHolder(t *testing.T, fenced bool) (l *lockHistory, final string) {
 		}
 		record(event{Kind: outcome, Client: name, Try: name, Op: name})
 		record(event{Kind: leaving, Client: name, Try: name})
-		lease.Release(context.WithoutCancel(t.Context())) // of a lease that has lapsed it is an error
+		lease.Release(context.WithoutCancel(t.Context())) // fails: the lease has lapsed
 	}
 	increment(root, "stopped", func() {
 		time.Sleep(3 * time.Second)
@@ -65,8 +65,8 @@ func stoppedHolder(t *testing.T, fenced bool) (l *lockHistory, final string) {
 	return sortByLock(events)[key], final
 }
 
-// TestUnfencedStorageLosesUpdates is the control: the judge finds the update that a late holder
-// overwrites, and none where the storage checks tokens.
+// The control: the judge finds the update that a late holder overwrites, and none if the storage compares
+// tokens.
 func TestUnfencedStorageLosesUpdates(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

@@ -18,19 +18,20 @@ import (
 	"github.com/holdfast-go/holdfast/election"
 )
 
-// With -elections there are no windows of faults, but one election: some processes campaign, and the leader is killed, again and again,
-// and in between told to resign. Their history is judged as a lock's history; it also has the events that an observer has seen.
+// With -elections there are no windows of faults, but one election: some processes campaign, and leaders are
+// killed or told to resign, again and again. The history is judged like that of a lock; it also has the events
+// that an observer saw.
 
-// candidateRole belongs to a process that campaigns for as long as it lives.
+// candidateRole is the role of a process that always campaigns.
 const candidateRole = "candidate"
 
 const (
 	candidates = 4
-	electorate = "w0/he0" // what they campaign for
-	resign     = "resign" // the order to do so
+	electorate = "w0/he0" // name of the election
+	resign     = "resign" // the order to resign
 )
 
-// Promises of package election, beyond the promises of a lock.
+// Promises of package election, beyond those of a lock.
 const (
 	termsRise   = "each leader has a higher term than all before"
 	neverBack   = "an observer never sees a term go back"
@@ -38,7 +39,7 @@ const (
 	succession  = "another leads when a leader is gone"
 )
 
-// leadRepeatedly leads time and again, until it is told to resign.
+// leadRepeatedly campaigns again and again, and leads until it is told to resign.
 func (h *holdfasts) leadRepeatedly(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		try := fmt.Sprintf("%s/%d", h.order.Name, n)
@@ -73,17 +74,17 @@ func recordLeaders(ctx context.Context, client *holdfast.Client, rec *recorder) 
 type ElectionReport struct {
 	Backend   string    `json:"backend"`
 	Terms     int       `json:"terms"`
-	Observed  int       `json:"observed"`    // of those
-	Killed    []int64   `json:"killed_ns"`   // sorted: from the kill of each leader to the next one
-	Resigned  []int64   `json:"resigned_ns"` // likewise, from the call
-	Bound     int64     `json:"bound_ns"`    // of the former
+	Observed  int       `json:"observed"`    // terms that the observer saw
+	Killed    []int64   `json:"killed_ns"`   // sorted: time from the kill of a leader to the next leader
+	Resigned  []int64   `json:"resigned_ns"` // sorted: time from a call of Resign to the next leader
+	Bound     int64     `json:"bound_ns"`    // bound for Killed
 	RoundTrip int64     `json:"round_trip_ns"`
 	Findings  []Finding `json:"findings"`
 }
 
 func roundFine(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
-// Text is the report for people.
+// Text returns the report for people.
 func (r *ElectionReport) Text() string {
 	var b strings.Builder
 	late := 0
@@ -111,11 +112,11 @@ func (r *ElectionReport) Passed() bool { return len(r.Findings) == 0 }
 type vote struct {
 	schedule *Schedule
 	fleet    *fleet
-	dir      string // of the history
+	dir      string // folder of the history
 	report   *ElectionReport
 }
 
-// runElection kills and deposes so many leaders each, and reports.
+// runElection kills and deposes that many leaders each, and reports.
 func runElection(ctx context.Context, set settings, logs io.Writer) (_ *ElectionReport, err error) {
 	schedule, dir, program, err := set.prepareRun()
 	if err != nil {
@@ -180,12 +181,12 @@ func voterOrders(s *Schedule, place site, histories string) (campaigns []order, 
 	return all[:candidates], watcher
 }
 
-// deposeLeaders kills leaders, and has others resign, in turns.
+// deposeLeaders kills leaders and makes others resign, in turns.
 func (v *vote) deposeLeaders(ctx context.Context, times int, lead time.Duration) error {
 	r := v.report
 	last, err := v.nextLeader(ctx, 0, lead)
 	for n := 0; last != nil && err == nil && n < 2*times; n++ {
-		sleep(ctx, rand.N(time.Duration(v.schedule.TTL)/2)) // it may have renewed its lease, or not
+		sleep(ctx, rand.N(time.Duration(v.schedule.TTL)/2)) // it may or may not have renewed its lease
 		leader := slices.IndexFunc(v.fleet.orders, func(o order) bool { return strings.HasPrefix(last.client, o.Name+".") })
 		ship, from, took := v.fleet.ships[leader], monotonicNow(), &r.Killed
 		if n%2 == 0 {
@@ -208,7 +209,7 @@ func (v *vote) deposeLeaders(ctx context.Context, times int, lead time.Duration)
 	return errors.Join(err, ctx.Err())
 }
 
-// nextLeader waits for a leader that has begun after a time, and returns nil where none does.
+// nextLeader waits for a leader whose term began after a time. It returns nil if there is none.
 func (v *vote) nextLeader(ctx context.Context, after int64, lead time.Duration) (*attempt, error) {
 	patience := lead + time.Duration(v.report.Bound) + 10*time.Second
 	for end := monotonicNow() + int64(patience); monotonicNow() < end && ctx.Err() == nil; sleep(ctx, 20*time.Millisecond) {
@@ -228,7 +229,7 @@ func (v *vote) nextLeader(ctx context.Context, after int64, lead time.Duration) 
 	return nil, nil
 }
 
-// endedSince returns when the leader called Resign, or from, if it was killed.
+// endedSince returns the time when the leader called Resign, or from if it was killed.
 func (v *vote) endedSince(from int64, try string) int64 {
 	events, err := readHistory(v.dir, 0)
 	if err != nil {
@@ -246,7 +247,7 @@ func (r *ElectionReport) add(promise, key, what string) {
 	r.Findings = append(r.Findings, Finding{"election", promise, finding{key, what}})
 }
 
-// judgeHistory holds the history of an election against what is promised.
+// judgeHistory checks the promises against the history of an election.
 func (r *ElectionReport) judgeHistory(events []event) {
 	l := sortByLock(events)[electorate]
 	if l == nil {
@@ -285,7 +286,7 @@ func (l *lockHistory) findFallenTerms() (out []finding) {
 	return out
 }
 
-// findSetbacks finds terms that an observer has seen go back, and where it says so itself.
+// findSetbacks finds terms that an observer saw go back, and setbacks that it reported itself.
 func findSetbacks(events []event) (out []finding) {
 	var highest int64
 	for _, e := range events {
@@ -300,8 +301,8 @@ func findSetbacks(events []event) (out []finding) {
 	return out
 }
 
-// findPhantomTerms finds terms that an observer has attributed to another leader than the one that began them.
-// A term that nobody began belongs to a leader that was killed before it could record it.
+// findPhantomTerms finds terms that an observer attributed to another leader than the one that began them. A
+// term without a recorded leader belongs to a leader that was killed before it could record it.
 func (l *lockHistory) findPhantomTerms(events []event) (out []finding) {
 	leaders := make(map[int64][]string)
 	for _, a := range l.grantedAttempts() {
@@ -315,7 +316,7 @@ func (l *lockHistory) findPhantomTerms(events []event) (out []finding) {
 	return out
 }
 
-// roundTrip returns the median time to ask for the leader.
+// roundTrip returns the median time of a request for the leader.
 func roundTrip(ctx context.Context, client *holdfast.Client) (int64, error) {
 	var took []int64
 	for range 51 {

@@ -13,7 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig"
 )
 
-// electionEvents makes events of "TIME KIND CLIENT [TERM]" of an election, with semicolons between them: one attempt of each client.
+// electionEvents parses "TIME KIND CLIENT [TERM]" into events of an election, separated by semicolons, with
+// one attempt per client.
 func electionEvents(lines string) (events []event) {
 	for line := range strings.SplitSeq(lines, ";") {
 		e, what := event{Key: electorate, Until: 1000}, ""
@@ -32,7 +33,7 @@ func TestAnElectionThatBreaksAPromiseIsFound(t *testing.T) {
 		want  []string
 	}{
 		{two + "8 got c 11", nil},
-		{two + "8 observed c 10; 9 observed x 0; 10 observed c 10", nil}, // the leader was killed before it could say that it led
+		{two + "8 observed c 10; 9 observed x 0; 10 observed c 10", nil}, // the leader was killed before it could record its term
 		{two + "8 got c 9", []string{uniqueTokens, termsRise}},           // two leaders of one term
 		{two + "8 got c 8", []string{termsRise}},
 		{"1 asked a; 1 asked b; 2 got a 7; 5 got b 9", []string{exclusion}},
@@ -63,8 +64,8 @@ func TestAnElectionThatBreaksAPromiseIsFound(t *testing.T) {
 	}
 }
 
-// TestLeadersFollowOneAnother kills the leader and has the next one resign, five times each on every
-// engine, and with HOLDFAST_LONG a hundred times. How soon another leads is logged and not judged.
+// The test kills the leader and makes the next one resign, five times each on every engine; with HOLDFAST_LONG
+// a hundred times. The time until another leads is logged and not judged.
 func TestLeadersFollowOneAnother(t *testing.T) {
 	rig.Nightly(t, "elections")
 	t.Parallel()

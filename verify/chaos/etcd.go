@@ -36,7 +36,7 @@ var etcdBackend = &backend{
 //go:embed schedule-etcd-auth.json
 var etcdAuthSchedule []byte
 
-// etcdAuthBackend is a cluster that asks for a login, which is good for a few seconds.
+// etcdAuthBackend is a cluster that requires a login, which is valid for a few seconds.
 var etcdAuthBackend = &backend{
 	schedule: etcdAuthSchedule, classes: etcdAuthClasses, fewest: 3, synced: true,
 	site: func() site { return &etcdSite{logins: true} }, lead: shortLead, open: openEtcd, // without a peer: clientv3 by itself does not outlive its login
@@ -56,8 +56,8 @@ func (o *order) etcdOptions() *etcd.Options {
 	return &etcd.Options{Username: o.User, Password: o.Password, NoCheck: true} // faults may be under way
 }
 
-// preVote is the default from etcd 3.5 on: a member that was cut off asks before it stands for election, so that its return ends no
-// leader's term.
+// preVote is the default from etcd 3.5 on: a member that was cut off asks the others before it campaigns, so
+// that its return ends no leader's term.
 const preVote = "--pre-vote"
 
 // shortLead returns the lead of servers that grant locks as soon as they are up.
@@ -118,17 +118,18 @@ var etcdAuthClasses = map[string]class{
 	"mixed":           etcdClasses["mixed"],
 }
 
-// etcdSite is the members of a cluster.
+// etcdSite has the members of a cluster.
 type etcdSite struct {
 	ensemble
 	cluster *etcdproc.Cluster
-	logins  bool   // clients have to log in, again and again
-	dir     string // of the keys that logins are signed with
+	logins  bool   // clients must log in repeatedly
+	dir     string // folder of the keys that sign logins
 	version string
 }
 
-// whenStopped is a fault of etcd before 3.4.31 and 3.5.13 (its issue 15247): a leader that goes on after it was stopped ends leases
-// which its successor has renewed. The driver cannot know of that, and its doctor warns.
+// whenStopped describes a fault of etcd before 3.4.31 and 3.5.13 (its issue 15247): a leader that resumes
+// after a suspension ends leases which its successor has renewed. The driver cannot know of that, and its
+// doctor warns.
 func (s *etcdSite) whenStopped() (shared string) {
 	var major, minor, patch int
 	fmt.Sscanf(s.version, "%d.%d.%d", &major, &minor, &patch)
@@ -138,7 +139,7 @@ func (s *etcdSite) whenStopped() (shared string) {
 	return ""
 }
 
-// askVersion asks a member for it.
+// askVersion reads the version of a member.
 func (s *etcdSite) askVersion(ctx context.Context) error {
 	c, err := clientv3.New(clientv3.Config{Endpoints: s.cluster.Addrs(), Logger: zap.NewNop()})
 	if err != nil {
@@ -177,17 +178,17 @@ func (s *etcdSite) start(ctx context.Context, schedule *Schedule) (err error) {
 
 func (s *etcdSite) stop() error { return errors.Join(s.ensemble.stop(), os.RemoveAll(s.dir)) }
 
-// loginTime is the life of a login.
+// loginTime is the lifetime of a login.
 const loginTime = "3s"
 
-// Who logs in.
+// The users of the cluster.
 const (
 	etcdUser     = "locker"
 	etcdRoot     = "root"
 	etcdPassword = "secret"
 )
 
-// signLogins has the members sign logins that end soon, each of which the others know.
+// signLogins makes the members sign short-lived logins, which all members accept.
 func (s *etcdSite) signLogins(args []string) (_ []string, err error) {
 	if s.dir, err = os.MkdirTemp("", "holdfast-chaos-"); err != nil {
 		return nil, err
@@ -208,7 +209,7 @@ func (s *etcdSite) signLogins(args []string) (_ []string, err error) {
 	return append(args, "--bcrypt-cost=4", "--auth-token=jwt,pub-key="+pub+",priv-key="+priv+",sign-method=RS256,ttl="+loginTime), err
 }
 
-// askForLogins makes users, and has the members serve nobody else.
+// askForLogins creates users and turns authentication on.
 func (s *etcdSite) askForLogins(ctx context.Context) error {
 	c, err := clientv3.New(clientv3.Config{Endpoints: s.cluster.Addrs(), Logger: zap.NewNop()})
 	if err != nil {
@@ -234,7 +235,7 @@ func (s *etcdSite) equipClient(o *order, client int) {
 	}
 }
 
-// findGhosts asks as a client that has just logged in.
+// findGhosts connects as a client that has just logged in.
 func (s *etcdSite) findGhosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
 	o := order{Nodes: s.cluster.Addrs()}
 	if s.logins {
@@ -259,7 +260,7 @@ func (s *etcdSite) actions() map[string]action {
 	return all
 }
 
-// moveLeader has the leader, which is well, hand the lead to the next member.
+// moveLeader makes the healthy leader hand the lead to the next member.
 func (s *etcdSite) moveLeader(_ Fault, victim int, _ func(time.Duration)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -290,11 +291,11 @@ func memberID(ctx context.Context, addr string) (uint64, error) {
 	return st.Header.MemberId, nil
 }
 
-// compactRevisions has the cluster forget all revisions but the last, again and again.
+// compactRevisions makes the cluster drop all revisions but the last, again and again.
 func (s *etcdSite) compactRevisions(f Fault, victim int, rest func(time.Duration)) error {
 	for end := monotonicNow() + int64(f.For); monotonicNow() < end; rest(time.Duration(f.By)) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		compactMember(ctx, s.cluster.Members[victim].Addr, s.logins) // what fails is for the next time
+		compactMember(ctx, s.cluster.Members[victim].Addr, s.logins) // ignore an error: the next turn tries again
 		cancel()
 	}
 	return nil
@@ -322,7 +323,8 @@ func (s *etcdSite) leader(ctx context.Context) int {
 	return slices.Index(s.cluster.Members, s.cluster.Leader(ctx))
 }
 
-// mutexes is concurrency.Mutex with a session for each lock, so that one lock that is lost takes no other with it.
+// mutexes uses concurrency.Mutex with a session per lock, so that the loss of one lock does not end the
+// others.
 type mutexes struct {
 	*clientv3.Client
 	ttl time.Duration
@@ -335,7 +337,7 @@ func openMutex(o *order, rec *recorder) (service, error) {
 }
 
 func (m mutexes) takeLock(ctx context.Context, key string, _ lockRequest) (held, error) {
-	alive, end := context.WithCancel(m.Ctx()) // of the session, which goes on beyond ctx
+	alive, end := context.WithCancel(m.Ctx()) // of the session, which outlives ctx
 	giveUp := context.AfterFunc(ctx, end)
 	s, err := concurrency.NewSession(m.Client, concurrency.WithTTL(int(m.ttl/time.Second)), concurrency.WithContext(alive))
 	if err != nil {

@@ -28,8 +28,8 @@ func (s *redisSite) actions() map[string]action {
 	}
 }
 
-// bootBehind is a machine that comes back empty and an hour late, until its clock is set: its server seems to have
-// run for an hour.
+// bootBehind simulates a machine that comes back empty and an hour late, until its clock is set: its server
+// seems to have run for an hour.
 func (s *redisSite) bootBehind(f Fault, victim int, rest func(time.Duration)) error {
 	v := s.servers[victim]
 	v.life.Lock()
@@ -41,7 +41,7 @@ func (s *redisSite) bootBehind(f Fault, victim int, rest func(time.Duration)) er
 	return errors.Join(err, v.clock.shift(0))
 }
 
-// fillMemory has foreign keys use up a node's memory.
+// fillMemory uses up a node's memory with other keys.
 func (s *redisSite) fillMemory(f Fault, victim int, rest func(time.Duration)) error {
 	v := s.servers[victim]
 	v.life.Lock()
@@ -77,7 +77,7 @@ func (s *redisSite) fillMemory(f Fault, victim int, rest func(time.Duration)) er
 	return errors.Join(err, err2, err3)
 }
 
-// killConnections ends the connections of all clients, subscribed ones among them.
+// killConnections ends the connections of all clients, including subscriptions.
 func (s *redisSite) killConnections(_ Fault, victim int, _ func(time.Duration)) error {
 	v := s.servers[victim]
 	return errors.Join(v.command("CLIENT", "KILL", "TYPE", "normal"), v.command("CLIENT", "KILL", "TYPE", "pubsub"))
@@ -89,12 +89,12 @@ func (s *redisSite) clientPause(f Fault, victim int, rest func(time.Duration)) e
 	return err
 }
 
-// debugSleep is a command that takes long.
+// debugSleep blocks a node by a slow command.
 func (s *redisSite) debugSleep(f Fault, victim int, _ func(time.Duration)) error {
 	return s.servers[victim].command("DEBUG", "SLEEP", fmt.Sprint(time.Duration(f.For).Seconds()))
 }
 
-// subscribeToAll listens to everything.
+// subscribeToAll subscribes to all channels.
 func (s *redisSite) subscribeToAll(f Fault, victim int, rest func(time.Duration)) error {
 	conn, err := net.Dial("tcp", s.servers[victim].redis.Addr())
 	if err != nil {
@@ -109,7 +109,7 @@ func (s *redisSite) subscribeToAll(f Fault, victim int, rest func(time.Duration)
 	return nil
 }
 
-// rotate changes a node's password, By before the clients hear of it, and later back again.
+// rotate changes a node's password, By before the clients learn of it, and later back again.
 func (s *redisSite) rotate(f Fault, victim int, rest func(time.Duration)) error {
 	v := s.servers[victim]
 	v.life.Lock()
@@ -124,7 +124,8 @@ func (s *redisSite) rotate(f Fault, victim int, rest func(time.Duration)) error 
 	return errors.Join(err, change(firstPassword))
 }
 
-// switchServer has a node's address lead to another server for a while, which has run for long and knows nothing.
+// switchServer makes a node's address lead to another server for a while, which has run for long and has no
+// locks.
 func (s *redisSite) switchServer(f Fault, victim int, rest func(time.Duration)) error {
 	v := s.servers[victim]
 	lead := func(addr string) {
@@ -140,7 +141,7 @@ func (s *redisSite) switchServer(f Fault, victim int, rest func(time.Duration)) 
 	return err
 }
 
-// rewriteInfo changes what a node tells of itself. Clients notice as they connect anew.
+// rewriteInfo changes what a node's INFO reports. Clients notice when they reconnect.
 func (s *redisSite) rewriteInfo(edit func(string) string) action {
 	return func(f Fault, victim int, rest func(time.Duration)) error {
 		for _, p := range s.servers[victim].proxies {
@@ -154,14 +155,14 @@ func (s *redisSite) rewriteInfo(edit func(string) string) action {
 	}
 }
 
-// hideRunID brings a node back empty, behind something that does not tell its runs apart.
+// hideRunID brings a node back empty, behind a proxy that hides its run id.
 func (s *redisSite) hideRunID(f Fault, victim int, rest func(time.Duration)) error {
 	return s.rewriteInfo(withoutRunID)(f, victim, func(d time.Duration) {
 		v := s.servers[victim]
 		v.life.Lock()
 		defer v.life.Unlock()
 		if err := restartServer(v.redis.Wipe); err != nil {
-			return // the promises are held against the node as it is
+			return // the promises are judged by the real node
 		}
 		rest(d)
 	})
@@ -173,7 +174,7 @@ func withoutRunID(info string) string {
 	return before + after
 }
 
-// asCluster returns info in the words of a newer server's cluster node.
+// asCluster rewrites info to that of a newer server's cluster node.
 func asCluster(info string) string {
 	return strings.NewReplacer("redis_mode:standalone", "server_mode:cluster", "cluster_enabled:0", "cluster_enabled:1").Replace(info)
 }
@@ -191,7 +192,7 @@ func (s *redisSite) wipeNode(f Fault, victim int, rest func(time.Duration)) erro
 	return restartServer(v.redis.Wipe)
 }
 
-// restoreNode brings a node back with what it had on disk a second before.
+// restoreNode brings a node back with its data from a second before.
 func (s *redisSite) restoreNode(f Fault, victim int, rest func(time.Duration)) error {
 	v := s.servers[victim]
 	v.life.Lock()
@@ -208,14 +209,14 @@ func (s *redisSite) restoreNode(f Fault, victim int, rest func(time.Duration)) e
 	return restartServer(v.redis.Restart)
 }
 
-// commandAction sends a node a command.
+// commandAction returns an action that sends a node a command.
 func (s *redisSite) commandAction(args ...string) action {
 	return func(_ Fault, victim int, _ func(time.Duration)) error {
 		return s.servers[victim].command(args...)
 	}
 }
 
-// command sends the node a command, and waits for its turn first: another fault may be one that ends all connections.
+// command waits for its turn and sends the node a command: another fault may end all connections.
 func (n *redisNode) command(args ...string) error {
 	n.life.Lock()
 	defer n.life.Unlock()
@@ -223,7 +224,7 @@ func (n *redisNode) command(args ...string) error {
 	return err
 }
 
-// replicateFromOther makes a node throw away its data for another's, and then makes it a master again.
+// replicateFromOther makes a node replace its data by another node's, and then makes it a master again.
 func (s *redisSite) replicateFromOther(f Fault, victim int, rest func(time.Duration)) error {
 	v := s.servers[victim]
 	v.life.Lock()
@@ -239,7 +240,7 @@ func (s *redisSite) replicateFromOther(f Fault, victim int, rest func(time.Durat
 	return errors.Join(err, err2)
 }
 
-// loseReplies has the replies to scripts lost after they were executed.
+// loseReplies makes proxies drop replies to scripts that were executed.
 func (s *redisSite) loseReplies(how func(*faultproxy.Proxy, faultproxy.Match, int) <-chan struct{}) action {
 	return func(f Fault, victim int, rest func(time.Duration)) error {
 		script := faultproxy.Command("EVALSHA")
@@ -250,7 +251,7 @@ func (s *redisSite) loseReplies(how func(*faultproxy.Proxy, faultproxy.Match, in
 		}
 		rest(time.Duration(f.For))
 		for _, p := range slices.Backward(muted) {
-			p.Cut() // a muted connection stays so for ever
+			p.Cut() // a muted connection stays muted
 		}
 		return nil
 	}

@@ -22,11 +22,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 )
 
-// immortal is the number of clients that no fault strikes: they keep what they have learned from
-// earlier faults.
+// immortal is the number of clients that no fault hits: they keep what they have learned from earlier faults.
 const immortal = 2
 
-// fleet is the client processes.
+// fleet has the client processes.
 type fleet struct {
 	builds [2]string // the program and, if there is one, the older build of it
 	orders []order
@@ -34,8 +33,8 @@ type fleet struct {
 	ships  []*ship
 }
 
-// build is one of fleet.builds. At first every other process is of the older one, and each is of the other one when it is started
-// again after its death.
+// build is an index into fleet.builds. At first every second process has the older build, and each process
+// that is restarted after its death has the other one.
 type build int
 
 const (
@@ -47,15 +46,15 @@ func (b build) other() build { return 1 - b }
 
 // ship is one process.
 type ship struct {
-	life   sync.Mutex // held by the fault that stops or kills it
+	life   sync.Mutex // held by a fault that stops or kills it
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser // for orders, see holdfasts.obeyOrder
 	exited <-chan struct{}
 	build  build
-	again  int // how often it was started before
+	again  int // number of earlier starts
 
-	mu   sync.Mutex // guards what follows
-	were []build    // the builds of its processes, by their numbers
+	mu   sync.Mutex // guards the fields below
+	were []build    // builds of its processes, by start
 }
 
 func launchFleet(program, olderOne string, orders []order, logs io.Writer) (*fleet, error) {
@@ -70,7 +69,7 @@ func launchFleet(program, olderOne string, orders []order, logs io.Writer) (*fle
 	return f, nil
 }
 
-// start starts the i-th client, as a process of that build, under a name that was never used.
+// start starts the i-th client with that build, under a new name.
 func (f *fleet) start(i int, b build) error {
 	s, o := f.ships[i], f.orders[i]
 	o.Name = fmt.Sprintf("%s.%d", o.Name, s.again)
@@ -83,7 +82,7 @@ func (f *fleet) start(i int, b build) error {
 	if o.Narrow {
 		cmd.Env = append(cmd.Env, "GOMAXPROCS=1")
 	}
-	if o.Peer { // a race in a peer's library, such as ZooKeeper's, does not fail the run
+	if o.Peer { // a data race in another library does not fail the run
 		cmd.Env = append(cmd.Env, "GORACE="+os.Getenv("GORACE")+" exitcode=0")
 	}
 	cmd.Stdout, cmd.Stderr = f.logs, f.logs
@@ -103,7 +102,7 @@ func (f *fleet) start(i int, b build) error {
 // isMixed reports whether there are two builds.
 func (f *fleet) isMixed() bool { return f.builds[newer] != f.builds[older] }
 
-// buildOf is the build of a client process, by the name that is in the histories.
+// buildOf returns the build of a client process from its name in the histories.
 func (f *fleet) buildOf(client string) build {
 	name, number, _ := strings.Cut(client, ".")
 	n, err := strconv.Atoi(number)
@@ -121,7 +120,7 @@ func (f *fleet) buildOf(client string) build {
 // names matches the name of a client process in the histories.
 var names = regexp.MustCompile(`\b[a-z]+[0-9]+\.[0-9]+\b`)
 
-// olderIn names the clients in a text that are of the older build.
+// olderIn returns the clients in a text that have the older build.
 func (f *fleet) olderIn(text string) (clients []string) {
 	for _, client := range names.FindAllString(text, -1) {
 		if f.buildOf(client) == older && !slices.Contains(clients, client) {
@@ -134,14 +133,14 @@ func (f *fleet) olderIn(text string) (clients []string) {
 func (s *ship) pause() error  { return s.cmd.Process.Signal(syscall.SIGSTOP) }
 func (s *ship) resume() error { return s.cmd.Process.Signal(syscall.SIGCONT) }
 
-// sendOrder sends the process an order. It blocks while the process is stopped and does not read.
+// sendOrder sends the process an order. It blocks while the process is suspended.
 func (s *ship) sendOrder(order string) error {
 	_, err := io.WriteString(s.stdin, order+"\n")
 	return err
 }
 
-// leave lets the process end by itself: it requests no more locks, releases or hands over its own, and
-// closes its client. It blocks until then, and kills a process that takes longer than patience.
+// leave lets the process end by itself: it requests no more locks, releases or hands over its own, and closes
+// its client. leave waits for that, and kills a process that takes longer than patience.
 func (s *ship) leave(patience time.Duration) error {
 	err := s.stdin.Close()
 	select {
@@ -157,12 +156,12 @@ func (s *ship) leave(patience time.Duration) error {
 }
 
 func (s *ship) kill() {
-	s.cmd.Process.Kill() // fails only for one that has ended
+	s.cmd.Process.Kill() // fails only if it has ended
 	<-s.exited
 }
 
-// await waits until all processes have come to the end of the schedule, for patience or until ctx ends, and says how those ended that
-// failed.
+// await waits until all processes have reached the end of the schedule, for patience or until ctx ends. It
+// returns the errors of failed processes.
 func (f *fleet) await(ctx context.Context, patience time.Duration) error {
 	late, done := context.WithTimeout(ctx, patience)
 	defer done()
@@ -182,7 +181,7 @@ func (f *fleet) await(ctx context.Context, patience time.Duration) error {
 	return errs
 }
 
-// killAll ends all processes.
+// killAll kills all processes.
 func (f *fleet) killAll() {
 	for _, s := range f.ships {
 		if s.cmd != nil {

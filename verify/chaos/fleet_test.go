@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestEachProcessIsOfOneBuild: what two builds have granted one another is counted by the names of processes.
+// Grants between two builds are counted by the names of processes.
 func TestEachProcessIsOfOneBuild(t *testing.T) {
 	t.Parallel()
 	f := &fleet{
@@ -28,7 +28,7 @@ func TestEachProcessIsOfOneBuild(t *testing.T) {
 		&attempt{client: "holdfast10.0", got: 7},
 		&attempt{client: "holdfast1.0", got: 3},
 		&attempt{client: "holdfast1.0", got: 4},
-		&attempt{client: "holdfast1.0"}, // it got nothing
+		&attempt{client: "holdfast1.0"}, // it was granted nothing
 		&attempt{client: "holdfast1.1", got: 5, from: "x"},
 		&attempt{client: "holdfast1.0", got: 9},
 	), f.buildOf)

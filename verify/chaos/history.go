@@ -25,38 +25,38 @@ func monotonicNow() int64 {
 	return t.Nano()
 }
 
-// monotonicOf returns a time of this process on the host's clock. A pause between the two
-// readings makes it early, never late.
+// monotonicOf converts a time of this process to the host's clock. A pause between the two readings makes it
+// early, never late.
 func monotonicOf(t time.Time) int64 {
 	now := monotonicNow()
 	return now + int64(time.Until(t))
 }
 
-// kind is the kind of an event. Its times make an interval never longer than the true one.
+// kind is the kind of an event. The times of two events span an interval never longer than the true one.
 type kind string
 
 const (
-	asked    kind = "asked"    // before the lock is asked for
-	got      kind = "got"      // after it was granted
-	failed   kind = "failed"   // it was not granted
-	renewed  kind = "renewed"  // Until has moved
-	reading  kind = "reading"  // before a claim and a read are sent
+	asked    kind = "asked"    // before the request for the lock
+	got      kind = "got"      // after the grant
+	failed   kind = "failed"   // not granted
+	renewed  kind = "renewed"  // Until has changed
+	reading  kind = "reading"  // before a claim and a read are sent to a storage
 	seen     kind = "seen"     // the storage answered
-	barred   kind = "barred"   // the storage refused the claim, and the read with it: stale
+	barred   kind = "barred"   // the storage rejected the claim, and so the read: stale
 	writing  kind = "writing"  // before a write is sent
-	acked    kind = "acked"    // the storage confirmed it
-	refused  kind = "refused"  // the storage refused it: stale
+	acked    kind = "acked"    // the storage confirmed the write
+	refused  kind = "refused"  // the storage rejected the write: stale
 	unknown  kind = "unknown"  // no answer
-	lost     kind = "lost"     // after the lease was lost
-	closing  kind = "closing"  // before the client is closed; Key is one of the window
-	leaving  kind = "leaving"  // before the lock is released
-	released kind = "released" // the service confirmed it; Err: what it said otherwise
-	crowded  kind = "crowded"  // a crowd of callers has its answers; Key is one of the window
-	blamed   kind = "blamed"   // the client takes a node to be ill; Key is one of the window
-	strange  kind = "strange"  // the client sees a lock or a holder that is not of its prefix
-	forcing  kind = "forcing"  // before the lock is taken from the grant that ID names
-	observed kind = "observed" // an observer sees the leader ID in the term Token; or none, or Err
-	forced   kind = "forced"   // it was; Err: what the service said otherwise
+	lost     kind = "lost"     // after the loss of the lease
+	closing  kind = "closing"  // before the client is closed; Key is any key of the window
+	leaving  kind = "leaving"  // before the release
+	released kind = "released" // the release was confirmed; Err: its error
+	crowded  kind = "crowded"  // a crowd of callers has its answers; Key is any key of the window
+	blamed   kind = "blamed"   // the client reports a node as not up; Key is any key of the window
+	strange  kind = "strange"  // the client sees a lock or a holder outside its prefix
+	forcing  kind = "forcing"  // before a force-release of the grant ID
+	observed kind = "observed" // an observer sees the leader ID in the term Token, none, or Err
+	forced   kind = "forced"   // force-released; Err: the error of the service
 )
 
 // event is one line of a history.
@@ -65,28 +65,28 @@ type event struct {
 	Kind   kind   `json:"e"`
 	Client string `json:"c"`
 	Key    string `json:"k,omitempty"`
-	Try    string `json:"try,omitempty"` // the attempt it belongs to; Renewed events have ID instead
+	Try    string `json:"try,omitempty"` // its attempt; renewed events have ID instead
 	Token  int64  `json:"token,omitempty"`
 	ID     string `json:"id,omitempty"`
-	Until  int64  `json:"until,omitempty"` // the lease is trusted until then
-	From   string `json:"from,omitempty"`  // whose lease is to be adopted
-	TTL    int64  `json:"ttl,omitempty"`   // that is asked for, ns
-	Least  int64  `json:"least,omitempty"` // and for how long the lock is to be kept, ns
-	Wait   int64  `json:"wait,omitempty"`  // how long the call waits at most, ns; 0: until its window ends
-	Slots  int    `json:"slots,omitempty"` // of the semaphore that is asked for, of which got then names one; 0: it is a lock
-	Side   string `json:"side,omitempty"`  // reader or writer, where Slots are the readers of a read and write lock; got then names that
+	Until  int64  `json:"until,omitempty"` // end of trust
+	From   string `json:"from,omitempty"`  // owner of the lease to adopt
+	TTL    int64  `json:"ttl,omitempty"`   // requested TTL, ns
+	Least  int64  `json:"least,omitempty"` // requested MinHold, ns
+	Wait   int64  `json:"wait,omitempty"`  // longest wait of the call, ns; 0: until its window ends
+	Slots  int    `json:"slots,omitempty"` // slots of the requested semaphore; 0: a lock
+	Side   string `json:"side,omitempty"`  // reader or writer of a read-write lock with Slots readers
 	Store  string `json:"store,omitempty"`
-	Op     string `json:"op,omitempty"`   // the value written, which no other write has
+	Op     string `json:"op,omitempty"`   // the written value, unique
 	Prev   string `json:"prev,omitempty"` // the value that was read
 	Err    string `json:"err,omitempty"`
 
-	Callers int `json:"callers,omitempty"` // of a crowd
+	Callers int `json:"callers,omitempty"` // number of callers in a crowd
 	Served  int `json:"served,omitempty"`
-	Freed   int `json:"freed,omitempty"` // of those: their release was confirmed in time
+	Freed   int `json:"freed,omitempty"` // callers whose release was confirmed in time
 }
 
-// recorder writes events to a file for each window. What was recorded survives a
-// kill of the process, for it is with the kernel.
+// recorder writes events to one file per window. Records survive a kill of the process, because the kernel has
+// them.
 type recorder struct {
 	dir, client string
 
@@ -101,7 +101,7 @@ func (r *recorder) record(e event) {
 	}
 	line, err := json.Marshal(e)
 	if err != nil {
-		panic(err) // it has no field that cannot be marshalled
+		panic(err) // cannot fail: all fields can be marshalled
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -109,13 +109,13 @@ func (r *recorder) record(e event) {
 	if err == nil {
 		_, err = f.Write(append(line, '\n'))
 	}
-	if err != nil { // a history with holes proves nothing
+	if err != nil { // a history with gaps proves nothing
 		fmt.Fprintln(os.Stderr, "chaos: history:", err)
 		os.Exit(1)
 	}
 }
 
-// file is open for the last few windows. The caller holds mu.
+// file returns the open file of a window; it keeps the last few open. The caller holds mu.
 func (r *recorder) file(window int) (*os.File, error) {
 	if f := r.files[window]; f != nil {
 		return f, nil
@@ -137,7 +137,7 @@ func historyFile(dir string, window int, client string) string {
 	return filepath.Join(dir, fmt.Sprintf("w%05d-%s.jsonl", window, client))
 }
 
-// readHistory reads what all clients recorded of a window.
+// readHistory reads the events of all clients in a window.
 func readHistory(dir string, window int) ([]event, error) {
 	files, err := filepath.Glob(historyFile(dir, window, "*"))
 	if err != nil {
@@ -173,10 +173,10 @@ func appendFile(all []event, name string) ([]event, error) {
 	return all, lines.Err()
 }
 
-// dropHistory removes what was recorded of a window.
+// dropHistory removes the history of a window.
 func dropHistory(dir string, window int) error { return removeFiles(historyFile(dir, window, "*")) }
 
-// dropHistories removes what an earlier run has left, which is not the history of this one.
+// dropHistories removes the histories of an earlier run.
 func dropHistories(dir string) error { return removeFiles(filepath.Join(dir, "w*.jsonl")) }
 
 func removeFiles(pattern string) error {

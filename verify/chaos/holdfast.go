@@ -17,20 +17,20 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// holdfasts is Holdfast as a client process uses it.
+// holdfasts uses Holdfast in a client process.
 type holdfasts struct {
 	order   *order
 	rec     *recorder
 	spans   []span
 	current atomic.Pointer[holdfast.Client]
-	slow    atomic.Int64 // how long each hook sleeps, in ns
+	slow    atomic.Int64 // delay of each hook, in ns
 	opened  sync.Once
 	limits  driver.Limits
-	adopts  bool       // leases can go from process to process
+	adopts  bool       // processes can adopt each other's leases
 	leases  sync.Map   // held leases by owner
 	noting  sync.Mutex // held while a deadline is read and recorded
 	apart   aparts
-	resign  chan struct{} // for a leader that is to end its term
+	resign  chan struct{} // tells a leader to resign
 }
 
 func openHoldfast(ctx context.Context, o *order, rec *recorder, spans []span) (*holdfasts, error) {
@@ -43,7 +43,7 @@ func openHoldfast(ctx context.Context, o *order, rec *recorder, spans []span) (*
 	return h, nil
 }
 
-// open retries until the locks can be opened: nodes may be away.
+// open retries until the locks can be opened: nodes may be down.
 func (h *holdfasts) open(ctx context.Context) (*holdfast.Client, error) {
 	open := h.order.Schedule.backend().open
 	drv, err := open(ctx, h.order)
@@ -57,7 +57,7 @@ func (h *holdfasts) open(ctx context.Context) (*holdfast.Client, error) {
 	return h.openAs(drv, holdfast.Holder{})
 }
 
-// openAs opens a client that names itself as holder; the zero value: as it is by default.
+// openAs opens a client with this holder; the zero value: the default holder.
 func (h *holdfasts) openAs(drv driver.Driver, holder holdfast.Holder) (*holdfast.Client, error) {
 	return holdfast.New(drv, &holdfast.Options{Holder: holder, Logger: slog.New(slog.DiscardHandler), Hooks: holdfast.Hooks{
 		Renewed: func(e holdfast.RenewedEvent) {
@@ -79,9 +79,10 @@ func (h *holdfasts) openAs(drv driver.Driver, holder holdfast.Holder) (*holdfast
 
 func (h *holdfasts) delayHook() { time.Sleep(time.Duration(h.slow.Load())) }
 
-// recordTrust records until when a lease is trusted: as it is now, for a hook may come late, and a renewal that failed may have left less.
+// recordTrust records the current end of trust of a lease, because a hook may come late and a failed renewal
+// may have left less.
 func (h *holdfasts) recordTrust(l held, err error) {
-	h.noting.Lock() // or an older deadline might be recorded after a newer one
+	h.noting.Lock() // keep deadlines in order
 	defer h.noting.Unlock()
 	h.rec.record(event{Kind: renewed, Key: l.key, ID: l.id, Until: monotonicOf(l.lease.Deadline()), Err: errorText(err)})
 }
@@ -106,7 +107,7 @@ func (h *holdfasts) newHeld(lease *holdfast.Lease, key string) held {
 	}
 	h.leases.Store(l.id, l)
 	trust := lease.Context()
-	context.AfterFunc(trust, func() { // and not from the Lost hook, which may come late
+	context.AfterFunc(trust, func() { // not from the Lost hook, which may come late
 		if why := context.Cause(trust); errors.Is(why, holdfast.ErrLost) {
 			h.rec.record(event{Kind: lost, Key: key, ID: l.id, Err: why.Error()})
 		}
@@ -124,7 +125,8 @@ func (h *holdfasts) allowedTTLs() []time.Duration {
 	return []time.Duration{max(ttl/2, h.limits.MinTTL).Round(max(h.limits.Granularity, time.Millisecond)), ttl}
 }
 
-// changeTTL gives a lease that was asked for with ttl another one where it may, and now and then does not wait for the answer.
+// changeTTL changes the TTL of a lease from ttl to another one if it may, and sometimes does not wait for the
+// answer.
 func (h *holdfasts) changeTTL(ctx context.Context, l held, ttl time.Duration) {
 	if h.limits.ChangeTTL {
 		ttl = pickRandom(h.allowedTTLs())
@@ -134,11 +136,11 @@ func (h *holdfasts) changeTTL(ctx context.Context, l held, ttl time.Duration) {
 	h.recordTrust(l, l.lease.Extend(ctx, ttl))
 }
 
-// The orders that a process takes.
+// The orders for a process.
 const (
-	reopen    = "reopen" // close the client in the middle of its work, and go on with another
-	slowHooks = "hooks " // and how long each hook takes from now on
-	crowd     = "crowd " // and how many callers come at once
+	reopen    = "reopen" // close the client in the middle of its work, and use another
+	slowHooks = "hooks " // followed by the delay of each hook
+	crowd     = "crowd " // followed by the number of callers
 )
 
 func (h *holdfasts) obeyOrder(ctx context.Context, order string) error {
@@ -165,14 +167,14 @@ func (h *holdfasts) obeyOrder(ctx context.Context, order string) error {
 	if err != nil {
 		return err
 	}
-	old := h.current.Swap(next) // before the event: a worker that asks after it uses the next client
+	old := h.current.Swap(next) // before the event: later requests use the next client
 	if s := spanAt(h.spans, monotonicNow()); s != nil {
 		h.rec.record(event{Kind: closing, Key: s.key("h", 0)})
 	}
 	return old.Close()
 }
 
-// runCrowd has so many callers ask at once, each for another lock and until the window ends.
+// runCrowd makes callers ask at once, each for another lock, until the window ends.
 func (h *holdfasts) runCrowd(ctx context.Context, s *span, callers int) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(s.end-int64(tail)-monotonicNow()))
 	defer cancel()

@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// judge holds the history of each window against the promises, soon after its end.
+// judge checks the history of each window against the promises, soon after its end.
 type judge struct {
 	site     site
 	stores   *openStores
 	nemesis  *nemesis
 	schedule *Schedule
 	still    *standstill
-	dir      string // of the histories
-	keep     bool   // all of them
+	dir      string // folder of the histories
+	keep     bool   // keep all histories
 	report   *Report
 	timeline *timeline
 }
 
-// promises by the name under which they are reported.
+// The promises, by the names in the report.
 const (
 	uniqueTokens = "tokens are unique"
 	tokenOrder   = "tokens rise"
@@ -50,16 +50,16 @@ const (
 type verdict struct {
 	*judge
 	span   *span
-	rules  class        // what is left of the promises
-	sums   *ClassReport // of all windows of the class
+	rules  class        // the promises of its class
+	sums   *ClassReport // sums over all windows of the class
 	faults []happened
 	events []event
 	locks  map[string]*lockHistory
 	found  []Finding
-	slow   []Finding // locks that were not free again within their bound: the report has them apart
+	slow   []Finding // recoveries beyond their bound, which the report lists separately
 }
 
-// judgeWindow judges one window, whose history is dropped unless it shows a violation.
+// judgeWindow judges one window. It drops the history unless it shows a violation.
 func (j *judge) judgeWindow(ctx context.Context, s *span) error {
 	events, err := readHistory(j.dir, s.index)
 	if err != nil {
@@ -93,14 +93,14 @@ func (j *judge) judgeWindow(ctx context.Context, s *span) error {
 	return dropHistory(j.dir, s.index)
 }
 
-// add has a promise be broken, once by each finding.
+// add adds a broken promise for each finding.
 func (v *verdict) add(promise string, list []finding) {
 	for _, f := range list {
 		v.found = append(v.found, Finding{v.span.Class, promise, f})
 	}
 }
 
-// countWindow adds the window and its faults to the sums of its class, which begin with the first one.
+// countWindow adds the window and its faults to the sums of its class.
 func (v *verdict) countWindow() {
 	c := v.report.Classes[v.span.Class]
 	if c == nil {
@@ -121,7 +121,7 @@ func (v *verdict) countWindow() {
 	v.sums = c
 }
 
-// judgeLock judges a lock. That of another recipe is counted only.
+// judgeLock judges a lock. A lock of another library is only counted.
 func (v *verdict) judgeLock(ctx context.Context, l *lockHistory) error {
 	sums, peer := &v.sums.Holdfast, strings.Contains(l.key, "/r")
 	if peer {
@@ -135,7 +135,7 @@ func (v *verdict) judgeLock(ctx context.Context, l *lockHistory) error {
 		v.add(exclusion, overlaps)
 	}
 	v.judgeCalls(l)
-	if l.most > 1 && !l.sides { // its slots have the rest
+	if l.most > 1 && !l.sides { // the slots have the rest
 		return nil
 	}
 	if v.report.Mix != nil {
@@ -146,7 +146,7 @@ func (v *verdict) judgeLock(ctx context.Context, l *lockHistory) error {
 	return v.judgeFenced(ctx, l)
 }
 
-// addToSums adds what happened to a lock to the sums, and to its task if that is not nil, which then has the calls.
+// addToSums adds the figures of a lock to the sums. If task is not nil, it gets the counts of calls.
 func (v *verdict) addToSums(ctx context.Context, l *lockHistory, overlaps int, task *TaskReport, sums *Tally) error {
 	lost, err := v.lostUpdates(ctx, l, byNobody)
 	if err != nil {
@@ -166,7 +166,7 @@ func (v *verdict) addToSums(ctx context.Context, l *lockHistory, overlaps int, t
 
 // judgeCalls judges how the calls for a lock have ended.
 func (v *verdict) judgeCalls(l *lockHistory) {
-	near := slices.Concat(v.faults, v.nemesis.faultsOf(v.span.index+1)) // in which a client may die before it says how its last calls ended
+	near := slices.Concat(v.faults, v.nemesis.faultsOf(v.span.index+1)) // a client may die there before it records its last calls
 	v.add(inTime, l.findOverdueCalls(int64(v.schedule.TTL)+int64(time.Second), v.faultExcuse(near)))
 	if v.span.Class == after && !v.still.fallsWithin(v.span.start, v.span.end) {
 		v.add(getsThrough, l.findUnservedCalls())
@@ -176,7 +176,7 @@ func (v *verdict) judgeCalls(l *lockHistory) {
 	}
 }
 
-// judgeTokens judges the tokens of a lock. task is nil where the table has what is counted.
+// judgeTokens judges the tokens of a lock. task is nil if the main table has the counts.
 func (v *verdict) judgeTokens(l *lockHistory, task *TaskReport) {
 	duplicates, disorder := l.findDuplicateTokens(), l.findDisorder()
 	v.sums.Duplicates += len(duplicates)
@@ -190,7 +190,7 @@ func (v *verdict) judgeTokens(l *lockHistory, task *TaskReport) {
 	v.add(tokenOrder, disorder)
 }
 
-// judgeLeases judges how the leases of a lock began and ended. task is nil where the table has what is counted.
+// judgeLeases judges how the leases of a lock began and ended. task is nil if the main table has the counts.
 func (v *verdict) judgeLeases(l *lockHistory, task *TaskReport) {
 	v.add(staysDead, l.findRevivals())
 	v.add(spares, l.findRobberies())
@@ -218,7 +218,7 @@ func (v *verdict) judgeLeases(l *lockHistory, task *TaskReport) {
 	}
 }
 
-// judgeFenced judges the storages that check the tokens of a lock.
+// judgeFenced judges the storages that compare tokens.
 func (v *verdict) judgeFenced(ctx context.Context, l *lockHistory) error {
 	for _, name := range fencedStores {
 		lost, err := v.lostUpdates(ctx, l, name)
@@ -233,7 +233,7 @@ func (v *verdict) judgeFenced(ctx context.Context, l *lockHistory) error {
 	return nil
 }
 
-// judgeWhole judges what no single lock shows, after all of them were judged.
+// judgeWhole judges what no single lock shows, after all locks.
 func (v *verdict) judgeWhole(ctx context.Context) error {
 	v.add(keptApart, findForeignLocks(v.events))
 	broken, err := v.judgeLinear(v.span, v.rules.shared == "", time.Now().Add(patience), v.events, v.locks, v.faults)
@@ -242,7 +242,7 @@ func (v *verdict) judgeWhole(ctx context.Context) error {
 	}
 	v.found = append(v.found, broken...)
 	crowds := slices.DeleteFunc(slices.Clone(v.faults), func(h happened) bool { return h.Do != "crowd" })
-	if !v.still.fallsWithin(v.span.start, v.span.end) { // else it was not the client that had no time for its crowd
+	if !v.still.fallsWithin(v.span.start, v.span.end) { // otherwise the machine was too slow, not the client
 		v.add(allServed, findUnservedCrowds(v.events, crowds))
 		v.add(noBlame, findWrongBlame(v.events, crowds))
 	}
@@ -266,8 +266,8 @@ func (v *verdict) judgeWhole(ctx context.Context) error {
 	return nil
 }
 
-// classFor returns the promises that hold in a class, less the promises that the running servers cannot
-// keep after one was stopped.
+// classFor returns the promises of a class, without those that the running servers cannot keep after a
+// suspension.
 func (j *judge) classFor(name string, faults []happened) class {
 	cl := j.schedule.backend().classes[name]
 	site, ok := j.site.(interface{ whenStopped() (shared string) })
@@ -280,8 +280,8 @@ func (j *judge) classFor(name string, faults []happened) class {
 	return cl
 }
 
-// unfitInterval returns the time in which too few nodes may vote: when all faults have begun and what was held before has lapsed, until
-// the first of them is over. There is none where no fault of a node came about.
+// unfitInterval returns the time in which too few nodes may vote: from the time when all faults have begun and
+// earlier locks have lapsed until the end of the first fault. There is none if no node had a fault.
 func (j *judge) unfitInterval(faults []happened) (from, to int64) {
 	to = math.MaxInt64
 	for _, f := range faults {
@@ -295,8 +295,8 @@ func (j *judge) unfitInterval(faults []happened) (from, to int64) {
 	return from + int64(j.schedule.TTL) + int64(500*time.Millisecond), to
 }
 
-// faultExcuse reports whether a client had a fault of its own between two times, or the machine stood
-// still.
+// faultExcuse returns a function that reports whether a client had a fault between two times, or the machine
+// was suspended.
 func (j *judge) faultExcuse(faults []happened) func(client string, from, to int64) bool {
 	return func(client string, from, to int64) bool {
 		name, _, _ := strings.Cut(client, ".")
@@ -305,7 +305,7 @@ func (j *judge) faultExcuse(faults []happened) func(client string, from, to int6
 	}
 }
 
-// stopsOf are the faults that had a client stand still.
+// stopsOf returns the faults that suspended a client.
 func stopsOf(faults []happened) (out []stop) {
 	for _, f := range faults {
 		if f.Do == "pause-client" {
@@ -331,7 +331,7 @@ func (j *judge) lostUpdates(ctx context.Context, l *lockHistory, store string) (
 	return l.lostUpdates(store, final), nil
 }
 
-// findGhosts looks for locks of a window that is over for longer than a TTL.
+// findGhosts finds locks of a window that ended more than a TTL ago.
 func (j *judge) findGhosts(ctx context.Context, s *span) (out []finding, _ error) {
 	found, err := j.site.findGhosts(ctx, s, time.Duration(j.schedule.TTL))
 	for _, g := range found {
@@ -340,8 +340,8 @@ func (j *judge) findGhosts(ctx context.Context, s *span) (out []finding, _ error
 	return out, err
 }
 
-// recoveryTimes returns the times from each fault to the next grant of each lock. Those
-// that the window is too short to tell of are left out.
+// recoveryTimes returns the times from each fault to the next grant of each lock, without those that the
+// window is too short for.
 func (j *judge) recoveryTimes(s *span, cl class, locks map[string]*lockHistory, faults []happened, bound int64) (times []int64, slow []finding) {
 	for _, f := range faults {
 		from := f.Start

@@ -58,7 +58,7 @@ import (
 )
 
 func main() {
-	slog.SetDefault(slog.New(slog.DiscardHandler)) // each fault would have the clients warn; the report counts them
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // clients would log each fault; the report counts them
 	if text := os.Getenv(orderVariable); text != "" {
 		tempo.Adopt()
 		exit(beClient(text))
@@ -82,13 +82,13 @@ var errBroken = errors.New("a promise was broken; see the report")
 type settings struct {
 	length    time.Duration
 	backend   string
-	schedule  string // path; empty: the backend's
+	schedule  string // path; empty: the backend's default
 	only      []string
 	out       string // folder; empty: a new temporary one
 	seed      uint64
-	keep      bool   // histories of windows without a violation too
+	keep      bool   // also keep histories of windows without a violation
 	nodes     int    // number of nodes that the faults strike; 0: as in the schedule
-	elections int    // so many leaders are killed, and as many resign, instead of all else
+	elections int    // number of leaders to kill, and to make resign, instead of the windows
 	older     string // another build of this program, for half of the clients; empty: none
 	tables    string // file with the servers' first tables; empty: this build's
 }
@@ -135,7 +135,7 @@ func runCommand(ctx context.Context, args []string, out, errs io.Writer) error {
 	return nil
 }
 
-// runSchedule carries out a schedule and reports.
+// runSchedule runs a schedule and reports.
 func runSchedule(ctx context.Context, set settings, logs io.Writer) (_ *Report, err error) {
 	schedule, histories, program, err := set.prepareRun()
 	if err != nil {
@@ -173,7 +173,7 @@ func runSchedule(ctx context.Context, set settings, logs io.Writer) (_ *Report, 
 		r.Mix = new(Mix)
 	}
 	nem := &nemesis{site: place, fleet: crew, schedule: schedule, rand: rand.New(rand.NewPCG(set.seed, 0))}
-	// A lease is renewed after a third of its TTL, and again until its end.
+	// A lease is renewed after a third of its TTL, and then repeatedly until its end.
 	still := &standstill{least: time.Duration(schedule.TTL) / 6, disk: back.synced}
 	j := &judge{
 		site: place, stores: stores, nemesis: nem, schedule: schedule, still: still, dir: histories, keep: set.keep, report: r,
@@ -185,7 +185,7 @@ func runSchedule(ctx context.Context, set settings, logs io.Writer) (_ *Report, 
 	return r, j.saveReport(set.out, logs)
 }
 
-// prepareRun reads the schedule, makes the folders, and finds the program that clients run.
+// prepareRun reads the schedule, creates the folders, and finds the program for the clients.
 func (s *settings) prepareRun() (schedule *Schedule, histories, program string, err error) {
 	if schedule, err = loadSchedule(s.backend, s.schedule); err != nil {
 		return nil, "", "", err
@@ -201,7 +201,7 @@ func (s *settings) prepareRun() (schedule *Schedule, histories, program string, 
 	return schedule, histories, program, err
 }
 
-// siteFor returns the site on which the schedule's servers run.
+// siteFor returns the site for the schedule's servers.
 func (s *settings) siteFor(schedule *Schedule) (site, error) {
 	place := schedule.backend().site()
 	if s.tables == "" {
@@ -215,7 +215,8 @@ func (s *settings) siteFor(schedule *Schedule) (site, error) {
 	return p, nil
 }
 
-// makeFolders makes the folder for the report, a temporary one where none is named, and an empty one for histories in it.
+// makeFolders creates the folder for the report, a temporary one if none is named, and an empty folder for
+// histories in it.
 func (s *settings) makeFolders() (histories string, err error) {
 	if s.out == "" {
 		if s.out, err = os.MkdirTemp("", "holdfast-chaos-report-"); err != nil {
@@ -229,8 +230,8 @@ func (s *settings) makeFolders() (histories string, err error) {
 	return histories, errors.Join(os.MkdirAll(histories, 0o700), dropHistories(histories))
 }
 
-// runWindows has the faults of all windows happen, and judges each window soon after its end. It blocks until the last is judged, the
-// clients are through and the report has what troubled the run, or until ctx ends.
+// runWindows runs the faults of all windows and judges each window soon after its end. It blocks until the
+// last is judged, the clients have ended and the report has the troubles of the run, or until ctx ends.
 func (j *judge) runWindows(ctx context.Context, spans []span) error {
 	watched, rest := context.WithCancel(ctx)
 	defer rest()
@@ -271,7 +272,7 @@ func (j *judge) runWindows(ctx context.Context, spans []span) error {
 	return nil
 }
 
-// noteTrouble notes what has troubled the run itself.
+// noteTrouble records a failure of the run itself.
 func (j *judge) noteTrouble(errs ...error) {
 	for _, err := range errs {
 		if err != nil {
@@ -280,10 +281,10 @@ func (j *judge) noteTrouble(errs ...error) {
 	}
 }
 
-// grace is the time after a window, beyond the TTL, by which all that belongs to it is over.
+// grace is the time after a window, beyond the TTL, by which everything in it has ended.
 const grace = 1500 * time.Millisecond
 
-// clientOrders returns the orders of Holdfast's clients, then of the other recipe's, then of the operator.
+// clientOrders returns the orders of Holdfast's clients, then of the other library's, then of the operator.
 func clientOrders(s *Schedule, place site, guarded stores, histories string, start int64, length time.Duration) []order {
 	var out []order
 	for i := range s.Clients + s.Peers {
@@ -305,7 +306,7 @@ func clientOrders(s *Schedule, place site, guarded stores, histories string, sta
 	return out
 }
 
-// saveReport writes the report, and says where it is.
+// saveReport writes the report and prints its path.
 func (j *judge) saveReport(dir string, logs io.Writer) error {
 	data, err := json.MarshalIndent(j.report, "", " ")
 	if err != nil {

@@ -17,14 +17,14 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
 )
 
-// nemesis carries out the faults of a schedule.
+// nemesis executes the faults of a schedule.
 type nemesis struct {
 	site     site
 	fleet    *fleet
 	schedule *Schedule
 	rand     *rand.Rand
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	done []happened
 	errs []error
 }
@@ -39,11 +39,10 @@ type happened struct {
 	End    int64  `json:"end"`
 }
 
-// action carries out a fault. It calls rest while the fault lasts, and repairs what it broke before it
-// returns.
+// action executes a fault. It calls rest while the fault lasts, and repairs it before it returns.
 type action func(f Fault, victim int, rest func(time.Duration)) error
 
-// actions returns the actions by name: for clients and servers of every kind, and the site's own.
+// actions returns the actions by name: those for all clients and servers, and the site's own.
 func (n *nemesis) actions() map[string]action {
 	all := map[string]action{
 		"pause-client": n.pauseClient, "kill-client": n.killClient, "throttle-client": n.throttleClient,
@@ -57,7 +56,7 @@ func (n *nemesis) actions() map[string]action {
 	return all
 }
 
-// strikeWindow lets the faults of a window happen. It blocks until all are over.
+// strikeWindow executes the faults of a window. It blocks until all are over.
 func (n *nemesis) strikeWindow(ctx context.Context, s *span) {
 	var all sync.WaitGroup
 	taken := map[int]bool{} // clients already killed or paused in this window
@@ -71,8 +70,8 @@ func (n *nemesis) strikeWindow(ctx context.Context, s *span) {
 	all.Wait()
 }
 
-// pickVictims returns numbers of clients, beyond Holdfast's own for peers, or of nodes. A fault that
-// strikes clients strikes one peer as well, unless it is an order.
+// pickVictims returns numbers of clients (numbers beyond Holdfast's are of the other library) or of nodes. A
+// fault of clients also hits one client of the other library, unless it is an order.
 func (n *nemesis) pickVictims(f Fault, taken map[int]bool) []int {
 	if f.Clients == 0 {
 		of := n.schedule.nodesOfKind(f.Of)
@@ -95,7 +94,7 @@ func (n *nemesis) pickVictims(f Fault, taken map[int]bool) []int {
 	return out
 }
 
-// isOrder reports whether the victim carries out the fault itself.
+// isOrder reports whether the victim executes the fault itself.
 func (f Fault) isOrder() bool {
 	return slices.Contains([]string{"reopen-client", "slow-hooks", "crowd", "upgrade-client", "downgrade-client"}, f.Do)
 }
@@ -107,7 +106,7 @@ func (n *nemesis) runFault(ctx context.Context, s *span, f Fault, victim int) {
 	}
 	if f.Of == leader {
 		if victim = n.site.leader(ctx); victim < 0 {
-			return // an election goes on
+			return // no leader: an election is under way
 		}
 	}
 	h := happened{Window: s.index, Class: s.Class, Do: f.Do, Victim: "node " + strconv.Itoa(victim)}
@@ -158,7 +157,7 @@ func (n *nemesis) killClient(f Fault, victim int, rest func(time.Duration)) erro
 	return n.fleet.start(victim, s.build.other())
 }
 
-// replaceBuild ends a client in good order, unless it is of that build already, and starts one that is.
+// replaceBuild ends a client in good order, unless it has that build already, and starts one with that build.
 func (n *nemesis) replaceBuild(by build) action {
 	return func(_ Fault, victim int, _ func(time.Duration)) error {
 		s := n.fleet.ships[victim]
@@ -171,11 +170,10 @@ func (n *nemesis) replaceBuild(by build) action {
 	}
 }
 
-// leaveWithin bounds the time in which a client ends: its jobs go on, and its calls to storages take
-// their time.
+// leaveWithin bounds the time in which a client ends: its jobs and its calls to storages go on.
 const leaveWithin = 30 * time.Second
 
-// closeClient has a client closed in the middle of its work.
+// closeClient closes a client in the middle of its work.
 func (n *nemesis) closeClient(_ Fault, victim int, _ func(time.Duration)) error {
 	s := n.fleet.ships[victim]
 	s.life.Lock()
@@ -183,7 +181,7 @@ func (n *nemesis) closeClient(_ Fault, victim int, _ func(time.Duration)) error 
 	return s.sendOrder(reopen)
 }
 
-// slowHooks has each hook of a client take long.
+// slowHooks makes each hook of a client slow.
 func (n *nemesis) slowHooks(f Fault, victim int, rest func(time.Duration)) error {
 	s := n.fleet.ships[victim]
 	s.life.Lock()
@@ -193,7 +191,7 @@ func (n *nemesis) slowHooks(f Fault, victim int, rest func(time.Duration)) error
 	return errors.Join(err, s.sendOrder(slowHooks+"0"))
 }
 
-// sendCrowd has thousands of callers come to a client at once, each for a lock that nobody has.
+// sendCrowd makes thousands of callers ask a client at once, each for a free lock.
 func (n *nemesis) sendCrowd(f Fault, victim int, _ func(time.Duration)) error {
 	s := n.fleet.ships[victim]
 	s.life.Lock()
@@ -227,8 +225,8 @@ func (n *nemesis) pauseNode(f Fault, victim int, rest func(time.Duration)) error
 	return v.server.Resume()
 }
 
-// restartServer bounds the start of a server; it has no other context, as the servers
-// outlive a run that is broken off.
+// restartServer bounds the start of a server. It has no other context, because the servers outlive an aborted
+// run.
 func restartServer(do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -251,7 +249,7 @@ func (n *nemesis) jumpClock(f Fault, victim int, rest func(time.Duration)) error
 	return errors.Join(err, v.clock.shift(0))
 }
 
-// strobeClock sets a clock to and fro.
+// strobeClock sets a clock back and forth.
 func (n *nemesis) strobeClock(f Fault, victim int, rest func(time.Duration)) error {
 	v, err := n.site.nodes()[victim], error(nil)
 	for end := monotonicNow() + int64(f.For); monotonicNow() < end && err == nil; {
@@ -263,7 +261,7 @@ func (n *nemesis) strobeClock(f Fault, victim int, rest func(time.Duration)) err
 	return errors.Join(err, v.clock.shift(0))
 }
 
-// proxiesFor returns the proxies of a node that a network fault is for.
+// proxiesFor returns the proxies of a node that a network fault affects.
 func (n *node) proxiesFor(f Fault) []*faultproxy.Proxy {
 	if f.Side > 0 {
 		return n.proxies[f.Side-1 : f.Side]
@@ -287,7 +285,8 @@ func (n *nemesis) cutTraffic(f Fault, victim int, _ func(time.Duration)) error {
 	return nil
 }
 
-// deliverLate has what clients send within By held back, ends their connections, and delivers it when they have long gone on over others.
+// deliverLate holds back what clients send within By, ends their connections, and delivers it after they have
+// long continued over others.
 func (n *nemesis) deliverLate(f Fault, victim int, rest func(time.Duration)) error {
 	for _, p := range n.site.nodes()[victim].proxiesFor(f) {
 		defer p.Strand()()
@@ -298,7 +297,7 @@ func (n *nemesis) deliverLate(f Fault, victim int, rest func(time.Duration)) err
 	return err
 }
 
-// forgetConnections has the connections that exist carry nothing more while the fault lasts, though they stay open.
+// forgetConnections makes the existing connections silent while the fault lasts, though they stay open.
 func (n *nemesis) forgetConnections(f Fault, victim int, rest func(time.Duration)) error {
 	for _, p := range n.site.nodes()[victim].proxiesFor(f) {
 		defer p.Forget()()
@@ -311,7 +310,7 @@ func (n *nemesis) dropTraffic(up, down bool) action {
 	return func(f Fault, victim int, rest func(time.Duration)) error {
 		for _, p := range n.site.nodes()[victim].proxiesFor(f) {
 			p.Blackhole(up, down)
-			defer p.Blackhole(false, false) // what was stopped is delivered, late
+			defer p.Blackhole(false, false) // held data is delivered late
 		}
 		rest(time.Duration(f.For))
 		return nil

@@ -13,34 +13,34 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// In classes whose duty is passing, holders hand leases over to other processes, by way of the storage, and an operator takes locks
-// away from their holders. In classes whose duty is handing there is no operator, and a process hands over its
-// leases at its end: no lease is lost.
+// In classes with the duty passing, holders hand leases over to other processes through a storage, and an
+// operator force-releases locks. In classes with the duty handing there is no operator, and a process hands
+// over its leases when it ends: no lease is lost.
 
 // offer names a lease that another process may adopt.
 type offer struct {
 	Key   string         `json:"key"`
-	N     int            `json:"n"`  // of the lock
-	By    string         `json:"by"` // process
+	N     int            `json:"n"`  // number of the lock
+	By    string         `json:"by"` // name of the offering process
 	Owner string         `json:"owner"`
 	Token holdfast.Token `json:"token"`
 }
 
 func offersKey(s *span) string { return fmt.Sprintf("offers:%d", s.index) }
 
-// makeOffer has so many processes adopt a lease.
+// makeOffer offers a lease to a number of processes.
 func (w *worker) makeOffer(ctx context.Context, s *span, o offer, times int) {
 	text, err := json.Marshal(o)
 	if err != nil {
-		panic(err) // it has no field that cannot be marshalled
+		panic(err) // cannot fail: all fields can be marshalled
 	}
-	ctx = context.WithoutCancel(ctx) // the process may be at its end
+	ctx = context.WithoutCancel(ctx) // the process may be ending
 	for range times {
 		w.stores.redis.Do(ctx, w.stores.redis.B().Lpush().Key(offersKey(s)).Element(string(text)).Build())
 	}
 }
 
-// takeOffer returns the oldest offer, unless it is of this process, or nil.
+// takeOffer returns the oldest offer, unless this process made it, or nil.
 func (w *worker) takeOffer(ctx context.Context, s *span) *offer {
 	text, err := w.stores.redis.Do(ctx, w.stores.redis.B().Rpop().Key(offersKey(s)).Build()).AsBytes()
 	o := new(offer)
@@ -54,8 +54,8 @@ func (w *worker) takeOffer(ctx context.Context, s *span) *offer {
 	return o
 }
 
-// endHold ends a holder's time with a lock: it releases it, or hands it over. Some offer what they have released, which nobody may
-// adopt, or go on with what they have offered, or take away what is no longer theirs.
+// endHold ends a holder's time with a lock: it releases the lock or hands it over. Some holders misbehave:
+// they offer a released lease, go on with an offered one, or force-release a lock that they have lost.
 func (w *worker) endHold(ctx context.Context, s *span, j job, try string, h held) {
 	o := offer{Key: j.key, N: j.n, By: w.Name, Token: h.token, Owner: h.id}
 	leave := func() { w.rec.record(event{Kind: leaving, Key: j.key, Try: try}) }
@@ -98,7 +98,7 @@ func (w *worker) endHold(ctx context.Context, s *span, j job, try string, h held
 	}
 }
 
-// adoptOffer takes over the lease of an offer.
+// adoptOffer adopts the lease of an offer.
 func (h *holdfasts) adoptOffer(ctx context.Context, o *offer, as lockRequest) (held, error) {
 	lease, err := h.current.Load().Adopt(ctx, o.Key, o.Owner, o.Token, h.requestOptions(as))
 	if err != nil {
@@ -107,19 +107,19 @@ func (h *holdfasts) adoptOffer(ctx context.Context, o *offer, as lockRequest) (h
 	return h.newHeld(lease, o.Key), nil
 }
 
-// canAdopt reports whether leases can go from process to process.
+// canAdopt reports whether the driver can adopt leases.
 func canAdopt(d driver.Driver) bool {
 	_, ok := d.(driver.Adopter)
 	return ok
 }
 
-// operatorRole belongs to the process that takes locks away.
+// operatorRole is the role of the process that force-releases locks.
 const operatorRole = "operator"
 
-// each is the mean time between two forced releases.
+// each is the mean time between two force-releases.
 const each = 250 * time.Millisecond
 
-// runOperator takes locks away from their holders in each window whose duty is passing.
+// runOperator force-releases locks in each window with the duty passing.
 func (h *holdfasts) runOperator(ctx context.Context) {
 	for i := range h.spans {
 		s := &h.spans[i]
@@ -132,13 +132,13 @@ func (h *holdfasts) runOperator(ctx context.Context) {
 	}
 }
 
-// seizeLock takes a lock of the window away from its holder.
+// seizeLock force-releases a lock of the window.
 func (h *holdfasts) seizeLock(ctx context.Context, s *span) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	var held []holdfast.Status
 	for st, err := range h.current.Load().List(ctx, s.prefix()) {
-		if err == nil && st.Held && !st.Kept { // what is kept is for nobody to end
+		if err == nil && st.Held && !st.Kept { // a kept lock cannot be force-released
 			held = append(held, st)
 		}
 	}
@@ -148,7 +148,7 @@ func (h *holdfasts) seizeLock(ctx context.Context, s *span) {
 	}
 }
 
-// forceLock takes the lock away that the event is about.
+// forceLock force-releases the lock of the event.
 func (h *holdfasts) forceLock(ctx context.Context, try string, e event) {
 	e.Kind, e.Try = forcing, try
 	h.rec.record(e)

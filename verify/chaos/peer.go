@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// redsyncs is redsync as a client process uses it.
+// redsyncs uses redsync in a client process.
 type redsyncs struct {
 	rs      *redsync.Redsync
 	clients []*redis.Client
@@ -22,7 +22,7 @@ type redsyncs struct {
 	rec     *recorder
 }
 
-// openRedsync uses redsync as its README has it.
+// openRedsync opens redsync as in its README.
 func openRedsync(o *order, rec *recorder) (service, error) {
 	r := &redsyncs{ttl: time.Duration(o.Schedule.TTL), rec: rec}
 	var pools []redsyncredis.Pool
@@ -35,7 +35,8 @@ func openRedsync(o *order, rec *recorder) (service, error) {
 	return r, nil
 }
 
-// takeLock tries often enough to wait to the end of the window, and extends a lock every third of its time, as Holdfast does.
+// takeLock has enough tries to wait until the end of the window. It extends a lock after each third of its
+// TTL, as Holdfast does.
 func (r *redsyncs) takeLock(ctx context.Context, key string, _ lockRequest) (held, error) {
 	m := r.rs.NewMutex(key, redsync.WithExpiry(r.ttl), redsync.WithTries(1<<30))
 	if err := m.LockContext(ctx); err != nil {
@@ -80,10 +81,10 @@ func extendMutex(m *redsync.Mutex, key string, ttl time.Duration, rec *recorder,
 
 func noOrder(order string) error { return fmt.Errorf("there is no order %q for another recipe", order) }
 
-// beat is the interval in which a holder's belief in its lock is checked.
+// beat is the interval at which a holder's belief in its lock is checked.
 const beat = 50 * time.Millisecond
 
-// newBelief makes a held of a lock without a deadline, whose holder believes in it for as long as holds returns true.
+// newBelief returns a held lock without a deadline, which its holder trusts for as long as holds returns true.
 func newBelief(rec *recorder, key string, holds func() bool, release func(context.Context) error) held {
 	id, stop, ended := crand.Text(), make(chan struct{}), make(chan struct{})
 	go func() {

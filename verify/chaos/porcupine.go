@@ -16,27 +16,26 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// The sweeps of check.go are our own. Porcupine is a checker that others wrote: it looks for an order of all calls in which each takes
-// effect at one moment between its call and its answer, and in which a model allows every answer. A call without an answer may take effect
-// at any time after it, or never.
+// The checks in check.go are our own; Porcupine is an independent checker. It searches for an order of all
+// calls in which each call takes effect at one moment between its start and its answer, and in which a model
+// allows every answer. A call without an answer may take effect at any later time, or never.
 
-// The models, by the promise that a history breaks for which there is no such order.
+// The models, named by the promise that is broken if there is no such order.
 const (
 	asTokens   = "porcupine: tokens rise"
 	asLock     = "porcupine: one holder at a time, one for each slot, or a writer alone"
 	asRegister = "porcupine: a register that loses no update"
 )
 
-// call is a client's request. Its answer is a kind: got, released, seen, barred, acked, refused, or
-// unknown.
+// call is a client's request. Its answer is a kind: got, released, seen, barred, acked, refused, or unknown.
 type call struct {
 	what  string // acquire, release, claim, read, "claim, read", write
 	by    *attempt
-	token int64  // that it was granted, or that the storage checks; 0: none
+	token int64  // token of the grant, or for the storage; 0: none
 	share int    // acquire, release: share of the simultaneous holders
-	below int64  // acquire: the next lower token that anybody was granted
-	value string // that was read, or is written
-	prev  string // write: the value that its caller has read before
+	below int64  // acquire: the next lower granted token
+	value string // value that was read, or is written
+	prev  string // write: the value that its caller read before
 }
 
 const (
@@ -45,8 +44,8 @@ const (
 	both   = claims + ", " + looks // in one step
 )
 
-// tokenModel is a lock that gives each holder a greater token than all before. There is one such order of its grants, so each of them
-// names the one before it. Without that Porcupine would try all orders in which tokens rise, those with gaps too.
+// tokenModel is a lock that gives each holder a higher token than all before. Its grants have one such order,
+// so each names the one before it. Otherwise Porcupine would try all rising orders, including those with gaps.
 var tokenModel = porcupine.Model{
 	Init: func() any { return int64(0) },
 	Step: func(state, in, _ any) (bool, any) {
@@ -56,9 +55,9 @@ var tokenModel = porcupine.Model{
 	DescribeOperation: describeOperation,
 }
 
-// lockModel is a lock that so many holders have at a time: one, or as many as a semaphore has slots, or readers; a writer counts for all
-// of these. A lease that ends by itself is
-// released then. No release begins before its acquire has been answered, so a count says who releases.
+// lockModel is a lock with that many simultaneous holders: one, the slots of a semaphore, or readers; a writer
+// counts for all. The end of a lease counts as a release. No release begins before its acquire was answered,
+// so a count of holders is enough.
 func lockModel(most int) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return 0 },
@@ -75,17 +74,18 @@ func lockModel(most int) porcupine.Model {
 
 // register is a value that is written under tokens.
 type register struct {
-	highest int64 // token that was accepted
+	highest int64 // highest accepted token
 	value   string
 }
 
-// registerModel accepts a claim or a write exactly if its token is no lower than the highest that it has accepted, and a write
-// only if it takes the place of the value that its caller has read. A storage without tokens accepts all of 0.
+// registerModel accepts a claim or a write exactly if its token is no lower than the highest accepted one, and
+// a write only if it replaces the value that its caller read. A storage without tokens accepts all, with token
+// 0.
 var registerModel = porcupine.Model{
 	Init: func() any { return register{} },
 	Step: func(state, in, out any) (bool, any) {
 		s, c, answer := state.(register), in.(call), out.(kind)
-		if answer == barred || answer == refused { // postgres.Fenced refuses without a token
+		if answer == barred || answer == refused { // postgres.Fenced rejects without a token
 			return c.token == 0 || c.token < s.highest, s
 		}
 		ok := answer == unknown
@@ -113,7 +113,7 @@ func describeOperation(in, out any) string {
 		text += fmt.Sprintf(" (token %d)", c.token)
 	}
 	switch {
-	case c.what == "write": // whose value says who wrote it
+	case c.what == "write": // its value names the writer
 		return fmt.Sprintf("%s %q over %q: %s", text, c.value, c.prev, answer)
 	case answer == seen && c.what != claims:
 		return fmt.Sprintf("%s by %s: %q", text, c.by.try, c.value)
@@ -121,7 +121,7 @@ func describeOperation(in, out any) string {
 	return fmt.Sprintf("%s by %s: %s", text, c.by.try, answer)
 }
 
-// never is the time of an answer that did not come.
+// never is the time of a missing answer.
 const never = math.MaxInt64
 
 func newOperation(c call, called int64, answer kind, answered int64) porcupine.Operation {
@@ -131,8 +131,8 @@ func newOperation(c call, called int64, answer kind, answered int64) porcupine.O
 	return porcupine.Operation{Input: c, Call: called, Output: answer, Return: answered, Metadata: c.by.try}
 }
 
-// grantOperations returns the calls that were granted a token. A hand-over inside a process is part of the grant that it comes from (findDisorder).
-// An acquire that has no answer says nothing of tokens.
+// grantOperations returns the calls that were granted a token. A hand-over inside a process is part of its
+// grant (findDisorder). An acquire without an answer has no token.
 func (l *lockHistory) grantOperations() (out []porcupine.Operation) {
 	granted := slices.DeleteFunc(l.grantedAttempts(), func(a *attempt) bool { return a.token == 0 })
 	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.token, b.token) })
@@ -146,7 +146,7 @@ func (l *lockHistory) grantOperations() (out []porcupine.Operation) {
 	return out
 }
 
-// holdingOperations returns the calls that were granted, and the ends of trust in what they were granted.
+// holdingOperations returns the calls that were granted, and the ends of their trust.
 func (l *lockHistory) holdingOperations() (out []porcupine.Operation) {
 	for _, a := range l.grantedAttempts() {
 		if i := a.trustedInterval(); i.end > i.start {
@@ -194,7 +194,7 @@ func (l *lockHistory) accessOperations(store string) (out []porcupine.Operation)
 				add(call{what: what, by: r.by, token: token(r), value: r.prev}, r)
 			}
 		}
-		if store == bySQL && r.result == barred { // the claim may have been recorded, and a higher one before it was looked at
+		if store == bySQL && r.result == barred { // the claim may be stored, with a higher one before its check
 			out = append(out, newOperation(call{what: claims, by: r.by, token: token(r)}, r.called, unknown, r.answered))
 		}
 	}
@@ -208,17 +208,16 @@ func (l *lockHistory) accessOperations(store string) (out []porcupine.Operation)
 	return out
 }
 
-// trial is one history that is judged by a model.
+// trial is a history and the model that judges it.
 type trial struct {
 	promise string
-	store   string // of a register
+	store   string // storage of a register
 	model   porcupine.Model
 	of      func(*lockHistory) []porcupine.Operation
 }
 
-// lockTrials returns the trials of a lock with so many holders at once. Its registers are separate, since
-// the one without a fence is the control. A semaphore has neither tokens nor registers, but each of
-// its slots has.
+// lockTrials returns the trials of a lock. Its registers are separate, because the one without a fence is the
+// control. A semaphore has neither tokens nor registers, but its slots have.
 func (l *lockHistory) lockTrials(exclusive bool) (all []trial) {
 	if exclusive {
 		all = append(all, trial{asLock, "", lockModel(l.most), (*lockHistory).holdingOperations})
@@ -233,7 +232,7 @@ func (l *lockHistory) lockTrials(exclusive bool) (all []trial) {
 	return all
 }
 
-// Judged has Porcupine's verdict.
+// Judged counts Porcupine's verdicts.
 type Judged struct {
 	Operations int `json:"operations"`
 	Histories  int `json:"histories"`
@@ -241,10 +240,11 @@ type Judged struct {
 	Unknown    int `json:"unknown"` // not decided in time
 }
 
-// patience is the time for all histories of a window. One takes milliseconds.
+// patience bounds the time for all histories of a window. One takes milliseconds.
 const patience = 20 * time.Second
 
-// judgeLinear has Porcupine judge the locks of a window until the deadline. It returns the broken promises, and draws the first of each kind.
+// judgeLinear has Porcupine judge the locks of a window until the deadline. It returns the broken promises,
+// and draws the first violation of each kind.
 func (j *judge) judgeLinear(
 	s *span, exclusive bool, deadline time.Time, events []event, locks map[string]*lockHistory, faults []happened,
 ) (found []Finding, errs error) {
@@ -267,7 +267,7 @@ func (j *judge) judgeLinear(
 			if t.promise != asLock || peer || l.most > 1 {
 				sum.Operations += len(ops)
 			} else {
-				sum.Operations += len(ops) / 2 // the others are counted with their tokens
+				sum.Operations += len(ops) / 2 // the other half is counted with the tokens
 			}
 			switch porcupine.CheckOperationsTimeout(t.model, ops, max(time.Until(deadline), time.Millisecond)) {
 			case porcupine.Unknown:
@@ -290,13 +290,13 @@ func (j *judge) judgeLinear(
 	return found, errs
 }
 
-// pictureFile returns the file for the first violation of that kind.
+// pictureFile returns the file for the first violation of this kind.
 func (t trial) pictureFile(who string) string {
 	what := map[string]string{asTokens: "tokens", asLock: "lock", asRegister: "register"}[t.promise]
 	return "porcupine-" + strings.ToLower(who) + "-" + what + ".html"
 }
 
-// drawPicture writes a picture of the shortest beginning of the history of a lock that the model does not allow.
+// drawPicture draws the shortest beginning of a lock's history that the model does not allow.
 func (t trial) drawPicture(path string, l *lockHistory, events []event, faults []happened) error {
 	whole := func(key string) string { key, _, _ = strings.Cut(key, "#"); return key } // a slot is asked for by the name of its semaphore
 	mine := slices.DeleteFunc(slices.Clone(events), func(e event) bool { return whole(e.Key) != whole(l.key) && e.Kind != closing })
@@ -310,7 +310,7 @@ func (t trial) drawPicture(path string, l *lockHistory, events []event, faults [
 		return porcupine.CheckOperationsTimeout(t.model, begin(n), time.Second) == porcupine.Illegal
 	})
 	ops := begin(n)
-	if n == len(mine) { // it is the value at the end
+	if n == len(mine) { // the violation is in the final value
 		ops = t.of(l)
 	}
 	placeInRows(ops)
@@ -323,10 +323,10 @@ func (t trial) drawPicture(path string, l *lockHistory, events []event, faults [
 	return porcupine.VisualizePath(t.model, info, path)
 }
 
-// placeInRows gives each operation a row of the picture in which nothing else is under way.
+// placeInRows assigns each operation a row of the picture without overlaps.
 func placeInRows(ops []porcupine.Operation) {
 	slices.SortFunc(ops, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
-	var free []int64 // by row: since when
+	var free []int64 // by row: time since which it is free
 	for i := range ops {
 		row := slices.IndexFunc(free, func(t int64) bool { return t < ops[i].Call })
 		if row < 0 {
@@ -336,7 +336,7 @@ func placeInRows(ops []porcupine.Operation) {
 	}
 }
 
-// judgedFor returns the sum for Holdfast, for the control, or for the other recipe.
+// judgedFor returns the counts for Holdfast, for the control, or for the other library.
 func (r *Report) judgedFor(who string) *Judged {
 	if r.Porcupine[who] == nil {
 		r.Porcupine[who] = new(Judged)

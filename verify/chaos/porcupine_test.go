@@ -14,7 +14,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// scriptEvents makes events of "TIME KIND TRY [TOKEN [DEADLINE]]" or, for a storage, "TIME KIND TRY NUMBER [VALUE]", with semicolons between them.
+// scriptEvents parses "TIME KIND TRY [TOKEN [DEADLINE]]" or, for a storage, "TIME KIND TRY NUMBER [VALUE]"
+// into events, separated by semicolons.
 func scriptEvents(store, lines string) (events []event) {
 	for line := range strings.SplitSeq(lines, ";") {
 		e := event{Key: "w0/h0", Client: "c.0"}
@@ -36,10 +37,10 @@ func scriptEvents(store, lines string) (events []event) {
 // holders have tokens 7, 8 and 9, and no trust.
 const holders = "1 asked a; 2 got a 7 0; 2 asked b; 3 got b 8 0; 3 asked c; 4 got c 9 0"
 
-// begun is a read by the first of them.
+// begun adds a read by the first holder.
 const begun = holders + "; 5 reading a 1; 6 seen a 1"
 
-// fork is an update that is lost.
+// fork adds a lost update.
 const fork = begun + "; 5 reading b 1; 6 seen b 1; 7 writing a 1; 8 acked a 1; 9 writing b 1; 10 acked b 1"
 
 func TestPorcupineRefusesWhatAModelForbids(t *testing.T) {
@@ -120,7 +121,7 @@ func TestPorcupineRefusesWhatAModelForbids(t *testing.T) {
 	}
 }
 
-// TestTheValueAtTheEndIsJudged: what was confirmed is there, what was refused is not, and what has no answer may be.
+// A confirmed write is there, a rejected one is not, and one without an answer may be.
 func TestTheValueAtTheEndIsJudged(t *testing.T) {
 	t.Parallel()
 	for answer, values := range map[string]map[string]bool{
@@ -136,7 +137,7 @@ func TestTheValueAtTheEndIsJudged(t *testing.T) {
 	}
 }
 
-// judgeEvents has Porcupine judge a window of one lock, and returns the report and its folder.
+// judgeEvents has Porcupine judge a window of one lock. It returns the report, the findings and the folder.
 func judgeEvents(t *testing.T, events []event, left time.Duration) (*Report, []Finding, string) {
 	dir := t.TempDir()
 	j := &judge{dir: filepath.Join(dir, "history"), report: &Report{Peer: "other", Porcupine: map[string]*Judged{}}}
@@ -162,14 +163,14 @@ func TestPorcupineFindingHasPicture(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for word, want := range map[string]bool{"acquire by b: got": true, "pause-client": true, "acquire by late": false} { // which comes after the violation
+	for word, want := range map[string]bool{"acquire by b: got": true, "pause-client": true, "acquire by late": false} { // it comes after the violation
 		if strings.Contains(string(text), word) != want {
 			t.Errorf("the picture has %s: %v, want %v", word, !want, want)
 		}
 	}
 }
 
-// TestTheControlAndOthersBreakNoPromise: what they do is counted, and drawn.
+// Their violations are counted and drawn.
 func TestTheControlAndOthersBreakNoPromise(t *testing.T) {
 	t.Parallel()
 	events := scriptEvents(byNobody, fork)
@@ -186,7 +187,7 @@ func TestTheControlAndOthersBreakNoPromise(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotDecidedInTimeIsUnknown: so many writes without an answer could have come in any order.
+// This many writes without an answer have too many orders.
 func TestWhatIsNotDecidedInTimeIsUnknown(t *testing.T) {
 	t.Parallel()
 	var lines strings.Builder

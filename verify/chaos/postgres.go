@@ -64,20 +64,21 @@ var postgresClasses = map[string]class{
 	"mixed":             {from: fromEnd, extra: dead},
 }
 
-// dead bounds the time beyond a TTL until the next grant when stopped or killed waiters are ahead in the
+// dead bounds the time beyond a TTL until the next grant when suspended or dead waiters are ahead in the
 // queue: the lock is handed to each for a second.
 const dead = 4 * time.Second
 
-// postgresSite is a server, behind whose second proxy is a pooler in transaction mode: every other client goes through it.
+// postgresSite is a server. Behind its second proxy is a pooler in transaction mode, which every second client
+// uses.
 type postgresSite struct {
-	dir    string // of the clock; the server's user can read it
+	dir    string // folder of the clock; the server's user can read it
 	server *pgproc.Server
 	pooler *pgproc.Pooler
 	life   sync.Mutex // held by the fault that kills the pooler
 	only   []*node
-	inside *faultproxy.Proxy // to the primary, for this program, on which nothing is ever wrong
+	inside *faultproxy.Proxy // to the primary, for this program, without faults
 	direct *postgres.Driver
-	tables string // file with the SQL of the locks' tables; empty: this build's
+	tables string // file with the SQL of the tables; empty: this build's
 }
 
 func (s *postgresSite) start(ctx context.Context, _ *Schedule) (err error) {
@@ -110,7 +111,7 @@ func (s *postgresSite) start(ctx context.Context, _ *Schedule) (err error) {
 	if err := s.wantPasswords(ctx); err != nil {
 		return err
 	}
-	s.direct, err = postgres.Open(ctx, s.valuesDSN(), &postgres.Options{NoCheck: true}) // its tables come now, or in the class migration
+	s.direct, err = postgres.Open(ctx, s.valuesDSN(), &postgres.Options{NoCheck: true}) // its tables are created now or in the class migration
 	if err != nil {
 		return err
 	}
@@ -123,7 +124,7 @@ func socketOf(dsn string) string {
 	return filepath.Join(dir, ".s.PGSQL.5432")
 }
 
-// makeTables makes the tables of Holdfast, of pglock, and of the values that the locks guard.
+// makeTables creates the tables of Holdfast, of pglock, and of the values that the locks guard.
 func (s *postgresSite) makeTables(ctx context.Context) error {
 	db, err := sql.Open("postgres", s.server.DSN())
 	if err != nil {
@@ -176,8 +177,8 @@ func (s *postgresSite) actions() map[string]action {
 	return map[string]action{"kill-pooler": s.killPooler, "migrate": s.migrateTables, "rotate": s.rotate, "switch": s.promoteReplica}
 }
 
-// migrateTables has Count programs at once bring the tables up to date. Tables that are so already pass for older ones, so that all is made
-// again; a client that begins just then waits until it is.
+// migrateTables runs Count migrations at once. It first marks the tables as older, so that the migration does
+// all its work; a client that starts meanwhile waits.
 func (s *postgresSite) migrateTables(f Fault, _ int, _ func(time.Duration)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -207,7 +208,7 @@ func (s *postgresSite) killPooler(f Fault, _ int, rest func(time.Duration)) erro
 	return restartServer(s.pooler.Restart)
 }
 
-// equipClient has pglock go past the pooler, which its prepared statements do not bear.
+// equipClient makes pglock bypass the pooler, which does not support its prepared statements.
 func (s *postgresSite) equipClient(o *order, client int) {
 	side := client % sides
 	if o.Peer {
@@ -232,7 +233,8 @@ func (s *postgresSite) findGhosts(ctx context.Context, span *span, ttl time.Dura
 	return standingLocks(ctx, s.direct, span.prefix(), ttl)
 }
 
-// rowFenced is values beside the locks. The write looks at the row of the lock, and so covers what its holder has read before.
+// rowFenced has its values beside the locks. The write checks the row of the lock, which also covers the
+// holder's earlier read.
 func rowFenced(pool *pgxpool.Pool) *store {
 	return &store{
 		name: byRow,
@@ -260,8 +262,8 @@ func rowFenced(pool *pgxpool.Pool) *store {
 	}
 }
 
-// selectRow reads a value where it can be written: after a switch-over an old primary still answers, and whoever writes what it read
-// there takes back what others have written since.
+// selectRow reads a value with a lock that only a writable server grants: after a switch-over an old primary
+// still answers reads, and a write based on such a read would undo later writes.
 func selectRow(ctx context.Context, pool *pgxpool.Pool, key string) (v string, err error) {
 	err = pool.QueryRow(ctx, "SELECT value FROM chaos WHERE name = $1 FOR KEY SHARE", key).Scan(&v)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -270,7 +272,7 @@ func selectRow(ctx context.Context, pool *pgxpool.Pool, key string) (v string, e
 	return v, err
 }
 
-// pglocks is pglock with a TTL as Holdfast's, and as many renewals.
+// pglocks uses pglock with Holdfast's TTL and renewal interval.
 type pglocks struct {
 	db    *sql.DB
 	locks *pglock.Client
@@ -288,7 +290,7 @@ func openPglock(o *order, rec *recorder) (service, error) {
 }
 
 func (p pglocks) takeLock(ctx context.Context, key string, _ lockRequest) (held, error) {
-	beating := pglock.WithCustomHeartbeatContext(context.WithoutCancel(ctx)) // or the renewals would end with the wait
+	beating := pglock.WithCustomHeartbeatContext(context.WithoutCancel(ctx)) // renewals must not end with the wait
 	l, err := p.locks.AcquireContext(ctx, key, beating)
 	if err != nil {
 		return held{}, err

@@ -27,7 +27,8 @@ var redisSchedule []byte
 
 var redisBackend = &backend{
 	schedule: redisSchedule, classes: redisClasses, fewest: 1, site: func() site { return new(redisSite) },
-	// New nodes do not vote before so long has passed twice: each attempt to open them begins anew to look at them.
+	// New nodes vote only after this time has passed twice: each attempt to open them starts their examination
+	// again.
 	lead: func(s *Schedule) time.Duration { return 2*(time.Duration(s.MaxTTL)+2*time.Second) + 2*time.Second },
 	open: openRedlock, peer: "redsync", openPeer: openRedsync,
 }
@@ -87,7 +88,7 @@ func openRedlock(ctx context.Context, o *order) (driver.Driver, error) {
 	return redis.New(ctx, nodes, &redis.Options{MaxTTL: time.Duration(o.Schedule.MaxTTL), Credentials: o.readCredentials})
 }
 
-// readCredentials reads the present password of a node.
+// readCredentials reads the current password of a node.
 func (o *order) readCredentials(_ context.Context, addr string) (name, password string, err error) {
 	file, ok := o.passwordOf(addr)
 	if !ok {
@@ -97,29 +98,29 @@ func (o *order) readCredentials(_ context.Context, addr string) (name, password 
 	return user, string(text), err
 }
 
-// quarantineMargin is the wait of a restarted node beyond MaxTTL once a client has seen it, and a
-// second each until then and until a client asks it again.
+// quarantineMargin is the wait of a restarted node beyond MaxTTL once a client has seen it, plus a second
+// before that and a second until the next check.
 const quarantineMargin = 4 * time.Second
 
 // redisNode is a redis-server.
 type redisNode struct {
 	node
 	redis  *redisproc.Server
-	spare  *redisproc.Server // to which the address leads for a while; nil where the schedule has no such fault
-	secret string            // file, with the password of user
+	spare  *redisproc.Server // replaces the server for a while; nil if the schedule has no such fault
+	secret string            // file with the password of user
 }
 
-// user is whom Holdfast's clients log in as; redsync's and this program do without.
+// user is the login of Holdfast's clients; redsync and this program use none.
 const user = "locker"
 
-// firstPassword is the password with which a server starts.
+// firstPassword is the initial password of a server.
 const firstPassword = "first"
 
 func (n *redisNode) tellPassword(password string) error {
 	return replaceFile(n.secret, password)
 }
 
-// setPassword changes it on the server, and ends the connections that used the old one.
+// setPassword changes the password on the server, and ends connections that used the old one.
 func (n *redisNode) setPassword(password string) error {
 	if _, err := n.redis.Do("ACL", "SETUSER", user, "resetpass", ">"+password); err != nil {
 		return err
@@ -131,12 +132,12 @@ func (n *redisNode) setPassword(password string) error {
 func (n *redisNode) dataDir() string { return filepath.Join(n.redis.Dir(), "data") }
 func (n *redisNode) oldDir() string  { return filepath.Join(n.redis.Dir(), "old") }
 
-// keepCopy copies the append-only file as it is on disk, for restore.
+// keepCopy copies the append-only file for restoreNode.
 func (n *redisNode) keepCopy() error {
 	return errors.Join(os.RemoveAll(n.oldDir()), os.CopyFS(n.oldDir(), os.DirFS(n.dataDir())))
 }
 
-// restoreCopy puts the copy back. The server is down.
+// restoreCopy restores the copy. The server is down.
 func (n *redisNode) restoreCopy() error {
 	return errors.Join(os.RemoveAll(n.dataDir()), os.CopyFS(n.dataDir(), os.DirFS(n.oldDir())))
 }
@@ -157,7 +158,7 @@ func buildShim(ctx context.Context, dir string) (string, error) {
 	return library, nil
 }
 
-// startNode starts a server with that appendfsync policy.
+// startNode starts a server with this appendfsync policy.
 func startNode(ctx context.Context, dir, shim, policy string) (*redisNode, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -212,8 +213,8 @@ func (n *redisNode) lockKeys(prefix string) ([]string, error) {
 	return keys, nil
 }
 
-// fallBehind stops the replicas of a master and ends what connects them with it, so that they do not hear of what it does within By.
-// Then it dies, and comes back after For.
+// fallBehind cuts the replicas of a master off, so that they miss what it does within By. Then the master
+// dies, and returns after For.
 func fallBehind(f Fault, nodes []*node, victim int, replicas []*redisproc.Server, rest func(time.Duration)) error {
 	v := nodes[victim]
 	v.life.Lock()
@@ -234,7 +235,7 @@ func fallBehind(f Fault, nodes []*node, victim int, replicas []*redisproc.Server
 	return errors.Join(errs, err, restartServer(v.server.Restart))
 }
 
-// redisSite is redis-servers that know nothing of one another.
+// redisSite has independent redis-servers.
 type redisSite struct {
 	dir     string
 	servers []*redisNode
@@ -293,8 +294,9 @@ func (s *redisSite) stop() error {
 	return errors.Join(errs, os.RemoveAll(s.dir))
 }
 
-// findGhosts leaves out nodes that do not answer, and looks again at what it finds when a hand-over is over: a node with an old copy
-// of its files has old places in its queues too, and a release that reaches it after its quarantine hands the lock to one.
+// findGhosts skips nodes that do not answer. It checks again, after a hand-over, the locks that it finds: a
+// node with an old copy of its files also has old queue entries, and a release that reaches it after its
+// quarantine hands the lock to one of them.
 func (s *redisSite) findGhosts(ctx context.Context, span *span, _ time.Duration) (found []string, _ error) {
 	for i, n := range s.servers {
 		before := n.lockOwners("lock:" + span.prefix())
@@ -310,7 +312,8 @@ func (s *redisSite) findGhosts(ctx context.Context, span *span, _ time.Duration)
 	return found, nil
 }
 
-// lockOwners returns the owners of the node's locks by their keys, which begin with prefix; none where it does not answer.
+// lockOwners returns the owners of the node's locks by their keys, which begin with prefix; none if it does
+// not answer.
 func (n *redisNode) lockOwners(prefix string) map[string]string {
 	keys, err := n.lockKeys(prefix)
 	if err != nil {

@@ -16,21 +16,21 @@ import (
 type Report struct {
 	Seed     uint64                  `json:"seed"`
 	Seconds  float64                 `json:"seconds"`
-	Peer     string                  `json:"peer"` // the other recipe
+	Peer     string                  `json:"peer"` // the other library
 	Schedule Schedule                `json:"schedule"`
-	Faults   map[string]int          `json:"faults"` // by what they do
+	Faults   map[string]int          `json:"faults"` // by kind
 	Classes  map[string]*ClassReport `json:"classes"`
 	Findings []Finding               `json:"findings"`
-	Slow     []Finding               `json:"slow,omitempty"`     // recoveries beyond their bound: one in a hundred may be
-	Troubles []string                `json:"troubles,omitempty"` // of the run itself, which prove nothing about locks
+	Slow     []Finding               `json:"slow,omitempty"`     // recoveries beyond their bound: one in a hundred is allowed
+	Troubles []string                `json:"troubles,omitempty"` // failures of the run itself
 	Stills   int                     `json:"standstills"`        // of the machine, or of a disk that servers wait for
 	Longest  Duration                `json:"longest_standstill"`
-	Excused  int                     `json:"losses_excused"` // leases that were lost then, while no server took writes, or too short for an election
+	Excused  int                     `json:"losses_excused"` // leases lost during a standstill, without a writable server, or in an election
 
-	Porcupine map[string]*Judged     `json:"porcupine"`          // of Holdfast, of the control and of the other recipe
+	Porcupine map[string]*Judged     `json:"porcupine"`          // of Holdfast, of the control and of the other library
 	Tasks     map[string]*TaskReport `json:"tasks"`              // by title
-	Pictures  []string               `json:"pictures,omitempty"` // of what Porcupine found, in the folder of the report
-	Mix       *Mix                   `json:"mix,omitempty"`      // nil: all clients are of one build
+	Pictures  []string               `json:"pictures,omitempty"` // pictures of Porcupine's findings, in the folder of the report
+	Mix       *Mix                   `json:"mix,omitempty"`      // nil: all clients have one build
 }
 
 func newReport(seed uint64, s *Schedule) *Report {
@@ -50,8 +50,8 @@ type Finding struct {
 
 // ClassReport sums up the windows of one class.
 type ClassReport struct {
-	Shared   string `json:"exclusion_not_promised,omitempty"` // why not
-	Mortal   string `json:"losses_not_promised,omitempty"`    // likewise
+	Shared   string `json:"exclusion_not_promised,omitempty"` // reason
+	Mortal   string `json:"losses_not_promised,omitempty"`    // reason
 	Windows  int    `json:"windows"`
 	Faults   int    `json:"faults"`
 	Holdfast Tally  `json:"holdfast"`
@@ -60,22 +60,22 @@ type ClassReport struct {
 	Lost        int            `json:"lost_leases"`
 	Duplicates  int            `json:"duplicate_tokens"`
 	Disorder    int            `json:"order_violations"`
-	Inversions  int            `json:"inversions"` // among attempts that ran at the same time: not promised against
+	Inversions  int            `json:"inversions"` // among concurrent attempts: no promise
 	LostUpdates map[string]int `json:"lost_updates"`
 	Written     map[string]int `json:"confirmed_writes"`
-	Refused     map[string]int `json:"refused"` // reads and writes
+	Refused     map[string]int `json:"refused"` // rejected reads and writes
 	Ghosts      int            `json:"ghost_locks"`
 	Recovery    []int64        `json:"recovery_ns"` // sorted
 	Bound       int64          `json:"recovery_bound_ns"`
-	Free        int64          `json:"longest_without_ns"` // for which a lock that somebody wanted was nobody's
+	Free        int64          `json:"longest_without_ns"` // longest time for which a wanted lock was free
 }
 
-// Tally has the counts of Holdfast or of the other recipe.
+// Tally has the counts of Holdfast or of the other library.
 type Tally struct {
 	Granted     int `json:"granted"`
 	Failed      int `json:"failed"`
-	Overlaps    int `json:"overlaps"`        // of intervals in which the lock was trusted
-	Worked      int `json:"worked_overlaps"` // of intervals in which somebody worked, trusting or not
+	Overlaps    int `json:"overlaps"`        // of intervals of trust
+	Worked      int `json:"worked_overlaps"` // of intervals of work, with or without trust
 	Acked       int `json:"unfenced_writes"`
 	LostUpdates int `json:"unfenced_lost_updates"`
 }
@@ -142,7 +142,7 @@ func (m *Mix) String() string {
 		"%d times one passed from a build to the other, %d of them by Adopt", m.Granted[newer], m.Granted[older], m.Passed, m.Adopted)
 }
 
-// quantile of sorted values.
+// quantile returns a quantile of sorted values.
 func quantile(sorted []int64, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
@@ -158,7 +158,7 @@ func (r *Report) Passed() bool {
 // recovered reports whether the 99th percentile of recovery is within its bound.
 func (r *Report) recovered() bool { return len(r.Slow)*100 <= len(r.totalClass().Recovery) }
 
-// Text is the report for people.
+// Text returns the report for people.
 func (r *Report) Text() string {
 	var b strings.Builder
 	t := r.totalClass()
@@ -217,7 +217,7 @@ func (r *Report) Text() string {
 	return b.String()
 }
 
-// bracketed puts a figure in brackets that is no violation.
+// bracketed puts a figure into brackets if it is no violation.
 func bracketed(n int, whyNot string) string {
 	if whyNot != "" {
 		return fmt.Sprintf("(%d)", n)

@@ -12,8 +12,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
-// rotation replaces what a service wants of its clients, a password or a certificate, and then again. Each time the clients learn of
-// it By later, when the connections that they have are cut; so a lease that lives on those outlasts the gap.
+// rotation replaces a password or a certificate that a service requires of its clients, twice. Each time the
+// clients learn of it By later, when their connections are cut; so a lease that lives on those connections
+// outlasts the gap.
 type rotation struct {
 	change func(turn int) error // on the servers
 	tell   func(turn int) error // to the clients
@@ -35,18 +36,19 @@ func (r rotation) run(f Fault, rest func(time.Duration)) (errs error) {
 	return errs
 }
 
-// gap is for how long clients do not know in the schedules what a service wants of them: without a connection, nobody is granted a lock.
+// gap is the time in the schedules for which clients do not know the new password or certificate: without a
+// connection, nobody gets a lock.
 const gap = 5 * time.Second
 
-// passwords are the new passwords of two rotations, the second of which brings back the first one.
+// passwords are the new passwords of two rotations; the second restores the first password.
 var passwords = [2]string{"second", firstPassword}
 
-// replaceFile writes a file such that whoever reads it has the old text or the new one.
+// replaceFile replaces a file in one step: a reader sees the old text or the new one.
 func replaceFile(name, text string) error {
 	return errors.Join(os.WriteFile(name+".new", []byte(text), 0o600), os.Rename(name+".new", name))
 }
 
-// firstSecret writes a file with the first password into a folder of its own.
+// firstSecret writes a file with the first password into a new folder.
 func firstSecret() (file string, err error) {
 	dir, err := os.MkdirTemp("", "holdfast-chaos-")
 	if err != nil {
@@ -56,9 +58,9 @@ func firstSecret() (file string, err error) {
 	return file, replaceFile(file, firstPassword)
 }
 
-// rotatePassword has servers of Redis that share the file of a password rotate it.
+// rotatePassword rotates the password of Redis servers that share a password file.
 func rotatePassword(f Fault, servers []*redisproc.Server, nodes []*node, file string, rest func(time.Duration)) error {
-	for _, n := range nodes { // or a server might come back with the first one
+	for _, n := range nodes { // a server must not restart with the first one
 		n.life.Lock()
 		defer n.life.Unlock()
 	}
@@ -71,13 +73,13 @@ func rotatePassword(f Fault, servers []*redisproc.Server, nodes []*node, file st
 	}, tell: func(turn int) error { return replaceFile(file, passwords[turn]) }}.run(f, rest)
 }
 
-// rotateGap changes a node's password, of which the clients learn By later. Connections that have logged in stay.
+// rotateGap changes a node's password. The clients learn of it By later. Connections that have logged in stay.
 func (s *redisSite) rotateGap(f Fault, victim int, rest func(time.Duration)) error {
 	v := s.servers[victim]
 	return rotatePassword(f, []*redisproc.Server{v.redis}, []*node{&v.node}, v.secret, rest)
 }
 
-// passwordOf returns the file with the password of a node, which may be one for all.
+// passwordOf returns the password file of a node; all nodes may share one.
 func (o *order) passwordOf(addr string) (file string, ok bool) {
 	i := slices.Index(o.Nodes, addr)
 	if len(o.Passwords) == 1 {

@@ -15,43 +15,42 @@ import (
 
 // Schedule has the faults and their times. It is read from a file; each backend has a default.
 type Schedule struct {
-	Backend string   `json:"backend"` // that keeps the locks; empty: redis
+	Backend string   `json:"backend"` // keeps the locks; empty: redis
 	Nodes   int      `json:"nodes"`   // servers that keep the locks
 	Clients int      `json:"clients"` // processes that use Holdfast
-	Peers   int      `json:"peers"`   // processes that use the other recipe
+	Peers   int      `json:"peers"`   // processes that use the other library
 	Workers int      `json:"workers"` // goroutines of each process
-	Keys    int      `json:"keys"`    // locks of each window, for Holdfast and for the other recipe each
-	Long    int      `json:"long"`    // how many of them are for long jobs, which one worker of each process does
-	Durable int      `json:"durable"` // so many redis-servers write everything to disk before they answer (appendfsync always)
-	Narrow  int      `json:"narrow"`  // so many clients, the last ones, have one processor (GOMAXPROCS=1)
+	Keys    int      `json:"keys"`    // locks per window, for Holdfast and for the other library each
+	Long    int      `json:"long"`    // keys for long jobs, done by one worker of each process
+	Durable int      `json:"durable"` // number of redis-servers with appendfsync always
+	Narrow  int      `json:"narrow"`  // number of clients, the last ones, with GOMAXPROCS=1
 	TTL     Duration `json:"ttl"`
 	MaxTTL  Duration `json:"max_ttl"`
-	// Windows are gone through from first to last, again and again until the time
-	// is over. Each has locks of its own, so that what happens to a lock has to do
-	// with the faults of its window alone.
+	// Windows run in order, again and again until the time is over. Each has its own locks, so that only the
+	// faults of its window affect a lock.
 	Windows []Window `json:"windows"`
 }
 
-// Window is a stretch of time with faults of one class.
+// Window is a period with faults of one class.
 type Window struct {
 	Class  string   `json:"class"`
 	Length Duration `json:"length"`
-	Hold   Duration `json:"hold,omitempty"` // how long a long job takes; default: up to 4 s
+	Hold   Duration `json:"hold,omitempty"` // duration of a long job; default: up to 4 s
 	Faults []Fault  `json:"faults,omitempty"`
 }
 
-// Fault is one thing that goes wrong, on so many victims chosen at random.
+// Fault is one kind of fault, on a number of random victims.
 type Fault struct {
 	Do      string   `json:"do"`
 	At      Duration `json:"at"`            // since the start of the window
-	For     Duration `json:"for,omitempty"` // how long it lasts, or the victim is down
+	For     Duration `json:"for,omitempty"` // duration, or time for which the victim is down
 	Clients int      `json:"clients,omitempty"`
 	Nodes   int      `json:"nodes,omitempty"`
 	Of      string   `json:"of,omitempty"`    // which nodes: durable, volatile, the leader, or any
-	Each    Duration `json:"each,omitempty"`  // how much later each victim follows than the one before
-	By      Duration `json:"by,omitempty"`    // how far a clock jumps, how late a reply or a password is, how long a hook takes, requests are held back or unheard
-	Count   int      `json:"count,omitempty"` // how many replies are lost on each node, or callers come at once for each processor
-	Side    int      `json:"side,omitempty"`  // network faults: 1 for clients with even, 2 with odd numbers; 0 for all
+	Each    Duration `json:"each,omitempty"`  // delay between victims
+	By      Duration `json:"by,omitempty"`    // clock jump; or delay of a reply, password, hook or request
+	Count   int      `json:"count,omitempty"` // lost replies per node, or callers per processor
+	Side    int      `json:"side,omitempty"`  // network faults: 1 for even clients, 2 for odd ones; 0 for all
 }
 
 // Duration is a time.Duration that is written as "1.5s" in JSON.
@@ -67,23 +66,23 @@ func (d *Duration) UnmarshalText(text []byte) error {
 // MarshalText implements encoding.TextMarshaler.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
-// class has the promises that one kind of fault leaves. Every class promises that tokens are unique
-// and rise, and that a fenced storage loses no update.
+// class has the promises that hold under one kind of fault. Every class promises that tokens are unique and
+// rise, and that a fenced storage loses no update.
 type class struct {
-	shared string // why exclusion is not promised: two may trust their lease at once; empty: it is
-	// from is the start of recovery: the start of a fault that the service should bear, the end of one
-	// that it cannot, or the end of the quarantine.
+	shared string // why exclusion is not promised; empty: it is
+	// from is the start of recovery: the start of a fault that the service should survive, the end of one that
+	// it cannot, or the end of the quarantine.
 	from  reference
-	extra time.Duration // that recovery may take, beyond TTL + 1 s
-	lives bool          // no lease may be lost: a majority of the nodes answers all the time
-	duty  duty          // what holders do
-	// patient means that a caller hears nothing but a grant or the end of its time.
+	extra time.Duration // time that recovery may take, beyond TTL + 1 s
+	lives bool          // no lease may be lost: a majority answers all the time
+	duty  duty          // the holders' extra task
+	// patient means that a caller gets either a grant or the end of its wait, and no other error.
 	patient bool
-	unfit   bool // while the faults last a majority must not vote, so that nobody is granted anything
+	unfit   bool // a majority must not vote during the faults, so there are no grants
 }
 
-// tooShort reports whether a lease with that TTL may end while the service elects a leader, when no
-// majority answers: it has two thirds of the TTL left when a renewal falls due.
+// tooShort reports whether a lease with that TTL may end while the service elects a leader: when a renewal
+// falls due, two thirds of the TTL are left.
 func (c *class) tooShort(ttl int64) bool { return c.extra > 0 && ttl*2/3 < int64(c.extra) }
 
 // duty is a task of holders beside the work under a lock.
@@ -91,13 +90,13 @@ type duty int
 
 const (
 	usual      duty = iota
-	stretching      // they change its TTL again and again, and with some calls in vain
-	apart           // half of the clients has a prefix below the others', and locks of the same names
-	passing         // they hand leases over to other processes and keep locks beyond their release, and an operator takes some away
-	handing         // they hand leases over to other processes, above all when their own ends
+	stretching      // change the TTL repeatedly, some of the calls without waiting
+	apart           // half of the clients have a nested prefix, and locks of the same names
+	passing         // hand leases over, keep locks after the release; an operator force-releases
+	handing         // hand leases over, above all when a process ends
 )
 
-// handsOver reports whether leases go from process to process.
+// handsOver reports whether holders hand leases over to other processes.
 func (d duty) handsOver() bool { return d == passing || d == handing }
 
 type reference int
@@ -108,8 +107,8 @@ const (
 	fromQuarantine
 )
 
-// stoppedAhead is the highest number of stopped waiters ahead of another one in the schedule. Each
-// costs a hand-over time of a second: nobody can tell a stopped process from a slow one sooner.
+// stoppedAhead is the highest number of suspended waiters ahead of another in the schedule. Each costs a
+// hand-over time of a second, because a suspended process looks like a slow one.
 const stoppedAhead = 6
 
 // loadSchedule reads the file or, if path is empty, the backend's default.
@@ -176,11 +175,11 @@ func (s *Schedule) check() error {
 	return nil
 }
 
-// What Fault.Of tells apart.
+// The values of Fault.Of.
 const (
 	durable  = "durable"
 	volatile = "volatile"
-	leader   = "leader" // when the fault begins
+	leader   = "leader" // the leader when the fault begins
 )
 
 // nodesOfKind returns the numbers of the nodes of that kind: the first ones are durable.
@@ -193,7 +192,7 @@ func (s *Schedule) nodesOfKind(of string) (out []int) {
 	return out
 }
 
-// keepClasses leaves only the windows of these classes.
+// keepClasses keeps only the windows of these classes.
 func (s *Schedule) keepClasses(classes []string) error {
 	if len(classes) == 0 {
 		return nil
@@ -207,9 +206,9 @@ func (s *Schedule) keepClasses(classes []string) error {
 	return nil
 }
 
-// onNodes has the faults strike n nodes instead of the number for which the schedule was written; 0 leaves that number. Faults that
-// struck a majority still do. Faults that come one after the other come a TTL later, because a node that has no locks yet may
-// leave fewer than a majority. A window without a fault is removed.
+// onNodes adapts the faults to n nodes; 0 leaves the schedule. Faults of a majority still hit a majority.
+// Faults that come one after another come a TTL later, because a node without locks may leave fewer than a
+// majority. A window without a fault is removed.
 func (s *Schedule) onNodes(n int) {
 	if n == 0 || n == s.Nodes {
 		return
@@ -255,22 +254,22 @@ func (s *Schedule) hasDuty(d duty) bool {
 	return slices.ContainsFunc(s.Windows, func(w Window) bool { return s.backend().classes[w.Class].duty == d })
 }
 
-// span is a window in its place.
+// span is a window at its time.
 type span struct {
 	Window
 	index      int
-	start, end int64 // on the clock that mono reads
+	start, end int64 // on the host's monotonic clock
 }
 
-// after is the class of the last window of each run, which has no faults: the faults of earlier windows are over, and every caller
-// that asks before the service has been up for a second gets through. The window ends when the last of these callers returns, so
-// that a slow disk breaks no promise, and at the latest when calmFor is over.
+// after is the class of the last window of each run, which has no faults: every caller that asks before the
+// service has been up for a second must get through. The window ends when the last of these callers returns,
+// so that a slow disk breaks no promise, and after calmFor at the latest.
 const (
 	after   = "after"
 	calmFor = time.Minute
 )
 
-// planSpans lines windows up from start on until length is filled, and one without faults after these.
+// planSpans lines windows up from start until length is filled, and adds a window without faults.
 func (s *Schedule) planSpans(start int64, length time.Duration) []span {
 	var out []span
 	at := start
@@ -283,7 +282,7 @@ func (s *Schedule) planSpans(start int64, length time.Duration) []span {
 	return append(out, span{Window: last, index: len(out), start: at, end: at + int64(last.Length)})
 }
 
-// spanAt is the window at t, or nil.
+// spanAt returns the window at t, or nil.
 func spanAt(spans []span, t int64) *span {
 	i, found := slices.BinarySearchFunc(spans, t, func(s span, t int64) int {
 		switch {
@@ -300,7 +299,7 @@ func spanAt(spans []span, t int64) *span {
 	return &spans[i]
 }
 
-// rest is the end of a window in which nobody asks for a lock any more.
+// rest returns the length of the end of a window without new requests for locks.
 func (s *span) rest() time.Duration {
 	if s.Class == after {
 		return calmFor
@@ -308,15 +307,15 @@ func (s *span) rest() time.Duration {
 	return tail
 }
 
-// key names a lock of the window; kind is one letter for who uses it.
+// key returns the key of a lock in the window; kind is one letter for its users.
 func (s *span) key(kind string, n int) string {
 	return "w" + strconv.Itoa(s.index) + "/" + kind + strconv.Itoa(n)
 }
 
-// prefix begins the keys of Holdfast's locks in the window.
+// prefix returns the beginning of the keys of Holdfast's locks in the window.
 func (s *span) prefix() string { return strings.TrimSuffix(s.key("h", 0), "0") }
 
-// windowOf is the number of the window that a key belongs to.
+// windowOf returns the number of the window of a key.
 func windowOf(key string) int {
 	number, _, _ := strings.Cut(strings.TrimPrefix(key, "w"), "/")
 	n, err := strconv.Atoi(number)

@@ -49,7 +49,7 @@ func TestUnsetAlarmIsSilent(t *testing.T) {
 	}
 }
 
-func TestDeadlineGoesByTheWorseClock(t *testing.T) {
+func TestDeadlineUsesEarlierClock(t *testing.T) {
 	t.Parallel()
 	if left := boot.At(time.Now().Add(time.Minute)).Sub(boot.Now()); left > time.Minute || left < 59*time.Second {
 		t.Errorf("a minute from now is %v away", left)

@@ -31,7 +31,7 @@ func document(t *testing.T) string {
 	return string(text)
 }
 
-func TestDocumentHasTheTableOfExitCodes(t *testing.T) {
+func TestDocumentHasExitCodeTable(t *testing.T) {
 	t.Parallel()
 	var table strings.Builder
 	for _, r := range exitcode.Table {
@@ -70,7 +70,7 @@ func eachFlag(t *testing.T, command string, see func(*pflag.Flag)) {
 }
 
 // The test sets each flag by its variable alone, to a wrong value. The error must name the variable.
-func TestEveryFlagHasAVariable(t *testing.T) {
+func TestEveryFlagHasVariable(t *testing.T) {
 	wrong := map[string]string{"bool": "maybe", "int": "many"}
 	for _, name := range []string{"duration", "code", "policy", "word"} {
 		wrong[name] = "wrong"
@@ -91,7 +91,7 @@ func TestEveryFlagHasAVariable(t *testing.T) {
 }
 
 // The error of a wrong value names the flag and has no words of the parsing library.
-func TestWrongValuesAreToldPlainly(t *testing.T) {
+func TestWrongValueErrorsArePlain(t *testing.T) {
 	t.Parallel()
 	for flag, want := range map[string]string{
 		"--quiet=maybe": `--quiet="maybe": give true or false; see holdfast run --help`, "--status-fd=x": `--status-fd="x": give a whole number`,
@@ -111,7 +111,7 @@ func call(args ...string) (code exitcode.Code, out, log string) {
 }
 
 // A program that reads JSON gets JSON also for wrong usage, however the format is set.
-func TestErrorsHaveTheFormatOfTheLog(t *testing.T) {
+func TestErrorsHaveLogFormat(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config")
 	if err := os.WriteFile(file, []byte("log-format = json\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func TestErrorsHaveTheFormatOfTheLog(t *testing.T) {
 	}
 }
 
-func TestPanicIsABugWithItsOwnCode(t *testing.T) {
+func TestPanicExitsWithBugCode(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	code := Main([]string{"holdfast", "version"}, IO{Out: panicking{}, Err: &log})
@@ -154,7 +154,7 @@ func (panicking) Write([]byte) (int, error) { panic("no") }
 
 // The help of a command fits on a terminal, except for commands with many flags. It ends with two examples,
 // which the tests of this module's root run.
-func TestHelpFitsAScreen(t *testing.T) {
+func TestHelpFitsScreen(t *testing.T) {
 	t.Parallel()
 	for _, cmd := range Command().Commands() {
 		most := 24
@@ -308,7 +308,7 @@ func TestShownCommandHidesSecrets(t *testing.T) {
 	}
 }
 
-func TestLogLeavesOutWhatIsNothing(t *testing.T) {
+func TestLogOmitsEmptyAttributes(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"text", "json"} {
 		var b bytes.Buffer
@@ -321,7 +321,7 @@ func TestLogLeavesOutWhatIsNothing(t *testing.T) {
 	}
 }
 
-func TestDurationsAreSecondsOrGo(t *testing.T) {
+func TestDurationsAreSecondsOrGoSyntax(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]time.Duration{
 		"10": 10 * time.Second, "0.5": 500 * time.Millisecond, "1m30s": 90 * time.Second, "250ms": 250 * time.Millisecond,
@@ -383,7 +383,7 @@ func TestCodesFollowErrors(t *testing.T) {
 	}
 }
 
-func TestConsolePageNamesEveryFlagOfItsCommands(t *testing.T) {
+func TestConsolePageNamesEveryFlag(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../../docs/console.md")
 	if err != nil {

@@ -32,7 +32,7 @@ func systemd(t *testing.T) (hear func() string) {
 }
 
 // The service sends what systemd asks for.
-func TestManagerHearsThatTheServiceLives(t *testing.T) {
+func TestServiceSendsWatchdogMessages(t *testing.T) {
 	hear := systemd(t)
 	t.Setenv("WATCHDOG_USEC", "20000")
 	m := newManager()
@@ -94,7 +94,7 @@ func TestWaitingServiceExtendsStartTimeout(t *testing.T) {
 
 // systemd.service(5) requires for Type=notify-reload a CLOCK_MONOTONIC time not before the signal, and then
 // READY=1.
-func TestAReloadIsAnswered(t *testing.T) {
+func TestReloadIsAnswered(t *testing.T) {
 	hear := systemd(t)
 	m := newManager()
 	before := monotonicTime()

@@ -9,7 +9,7 @@ import (
 )
 
 // Neither a very long name nor one with wide letters shifts the other rows.
-func TestColumnsStandUnderTheirHeads(t *testing.T) {
+func TestColumnsAlignWithHeaders(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	a := &app{io: IO{Out: &out}}
@@ -33,7 +33,7 @@ func TestColumnsStandUnderTheirHeads(t *testing.T) {
 }
 
 // Nodes of a lock with a note have long owners, because the note is part of the owner's id.
-func TestLongOwnersStandUnderTheirHead(t *testing.T) {
+func TestLongOwnersAlignWithHeader(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	a := &app{io: IO{Out: &out}}

@@ -11,7 +11,7 @@ import (
 
 // The priority is: command line, variables, config file. A flag that excludes another also excludes it in
 // lower sources.
-func TestSettingsGoByTheirSource(t *testing.T) {
+func TestSettingsFollowSourcePriority(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config")
 	if err := os.WriteFile(file, []byte("# of this host\n\nttl = 11s\nmargin=1s\nwait = 5m\nkill-after = 3s # at most\nbackend = redis://:s3cret@h\n"+
 		"command = 'echo #1 \"a\"' # not run\nnote = it's\n"), 0o600); err != nil {
@@ -42,7 +42,7 @@ func TestSettingsGoByTheirSource(t *testing.T) {
 }
 
 // The sets have several nodes each, and no password is shown.
-func TestAConfigFileNamesSeveralSets(t *testing.T) {
+func TestConfigFileNamesSeveralSets(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config")
 	const lines = "backend = a=redis://:s3cret@h1\nbackend = a=redis://:s3cret@h2\n# another\nbackend = b=etcd://e1,e2\n"
 	if err := os.WriteFile(file, []byte(lines), 0o600); err != nil {
@@ -70,7 +70,7 @@ func TestConfigShowsNoSecret(t *testing.T) {
 }
 
 // A misspelled variable is reported, and a variable of another program is not.
-func TestVariablesThatSetNothingAreNamed(t *testing.T) {
+func TestUnknownVariablesAreReported(t *testing.T) {
 	t.Setenv("HOLDFAST_TLL", "5s")
 	t.Setenv("HOLDFAST_LOCK_NAME", "outer")
 	t.Setenv("HOLDFAST_VERSION", "v0.1.0")
@@ -91,7 +91,7 @@ func TestVariablesThatSetNothingAreNamed(t *testing.T) {
 	}
 }
 
-func TestConfigFileIsReadOrRefused(t *testing.T) {
+func TestConfigFileIsReadOrRejected(t *testing.T) {
 	for text, want := range map[string]string{
 		"ttl 5s":                ":1: write a flag without dashes",
 		"# x\nno-such-flag = 1": ":2: no command has a flag --no-such-flag",

@@ -151,7 +151,7 @@ var outputs = []output{
 
 // In each output, a text that other clients choose, such as a name or a note, stays one value and has no
 // effect.
-func TestTextOfStrangersStaysText(t *testing.T) {
+func TestForeignTextStaysText(t *testing.T) {
 	t.Parallel()
 	for _, o := range outputs {
 		plain := strings.Count(o.write("plain"), "\n")

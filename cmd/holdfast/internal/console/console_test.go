@@ -114,7 +114,7 @@ func (c *served) ask(method, path, body string, headers ...string) (int, string)
 	return resp.StatusCode, string(text)
 }
 
-func TestANameThatIsNotOursIsRefused(t *testing.T) {
+func TestForeignHostNameIsRejected(t *testing.T) {
 	t.Parallel()
 	c := serve(t, false, nil)
 	for host, want := range map[string]int{
@@ -187,7 +187,7 @@ func TestForceNeedsOwnPageAndToken(t *testing.T) {
 
 // Each guess is reported with its address, and only a few are handled at a time, whether the browser waits for
 // the answer or not.
-func TestWrongTokensAreToldAndSlowed(t *testing.T) {
+func TestWrongTokensAreReportedAndDelayed(t *testing.T) {
 	t.Parallel()
 	c := serve(t, true, func(s *Server) { s.pause = time.Hour })
 	body, headers := c.right()
@@ -213,7 +213,7 @@ func TestWrongTokensAreToldAndSlowed(t *testing.T) {
 	<-c.ended
 }
 
-func TestAConsoleThatOnlyReadsTakesNothing(t *testing.T) {
+func TestReadOnlyConsoleReleasesNothing(t *testing.T) {
 	t.Parallel()
 	c := serve(t, false, nil)
 	body, headers := c.right()
@@ -225,7 +225,7 @@ func TestAConsoleThatOnlyReadsTakesNothing(t *testing.T) {
 	}
 }
 
-func TestJunkIsRefused(t *testing.T) {
+func TestJunkIsRejected(t *testing.T) {
 	t.Parallel()
 	c := serve(t, false, nil)
 	for path, want := range map[string]int{
@@ -286,7 +286,7 @@ func (c *served) scenes(query string) (next func() (scene, error), end func()) {
 	}, func() { resp.Body.Close() }
 }
 
-func TestAStreamShowsWhatChanges(t *testing.T) {
+func TestStreamShowsChanges(t *testing.T) {
 	t.Parallel()
 	c := serve(t, true, func(s *Server) { s.every = 10 * time.Millisecond })
 	next, end := c.scenes("lock=job")
@@ -363,7 +363,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	}
 }
 
-func TestABrowserThatDoesNotReadIsDropped(t *testing.T) {
+func TestBrowserThatDoesNotReadIsDropped(t *testing.T) {
 	t.Parallel()
 	c := serve(t, false, func(s *Server) { s.every, s.slow = time.Microsecond, 50*time.Millisecond })
 	conn, err := net.Dial("tcp", c.addr)
@@ -426,7 +426,7 @@ func TestOtherSitesGetNothing(t *testing.T) {
 	}
 }
 
-func TestTheEndOfTheConsoleEndsItsStreams(t *testing.T) {
+func TestConsoleEndsItsStreams(t *testing.T) {
 	t.Parallel()
 	c := serve(t, false, nil)
 	next, end := c.scenes("")
@@ -446,7 +446,7 @@ func TestTheEndOfTheConsoleEndsItsStreams(t *testing.T) {
 }
 
 // The page also obeys the policy, which forbids inline scripts and styles.
-func TestThePageBringsAllThatItNeeds(t *testing.T) {
+func TestPageNeedsNoOtherSite(t *testing.T) {
 	t.Parallel()
 	c := serve(t, false, nil)
 	forbidden := regexp.MustCompile(`(?i)<style|style=|\son[a-z]+=|<script(>| [^>]*>[^<])|javascript:|https?://|(inner|outer|insertAdjacent|set)HTML|srcdoc|` +

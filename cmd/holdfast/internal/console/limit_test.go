@@ -127,7 +127,7 @@ func TestUnreadConnectionKeepsItsPlace(t *testing.T) {
 }
 
 // This also wakes a waiting connection, and so does the end of the console.
-func TestClosedConnectionFreesItsPlaceAtOnce(t *testing.T) {
+func TestClosedConnectionFreesPlaceAtOnce(t *testing.T) {
 	inBubble(t, 1, func(g *guests) {
 		_, at := g.connect()
 		conn := <-at
@@ -147,7 +147,7 @@ func TestClosedConnectionFreesItsPlaceAtOnce(t *testing.T) {
 }
 
 // By default the kernel would buffer 4 MB for each connection.
-func TestKernelKeepsFewAnswersThatNobodyReads(t *testing.T) {
+func TestKernelBuffersFewUnreadAnswers(t *testing.T) {
 	inBubble(t, 1, func(g *guests) {
 		_, far := net.Pipe()
 		b := &buffered{Conn: far}

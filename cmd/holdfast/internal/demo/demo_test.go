@@ -27,7 +27,7 @@ func TestDemoLosesNothing(t *testing.T) {
 	})
 }
 
-func TestDemoEndsWithItsContext(t *testing.T) {
+func TestDemoEndsWithContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), act/2)
@@ -40,7 +40,7 @@ func TestDemoEndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestAuditFindsWhatIsWrong(t *testing.T) {
+func TestAuditFindsEachFault(t *testing.T) {
 	t.Parallel()
 	good := []entry{{1, "a", 0, 7}, {2, "b", 0, 8}, {3, "a", 1, 8}}
 	for _, row := range []struct {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestLinesLeaveOutNothingsAndNameUnits(t *testing.T) {
+func TestLinesOmitEmptyValuesAndNameUnits(t *testing.T) {
 	t.Parallel()
 	for format, want := range map[string]string{
 		"text": "holdfast: lost held=741.040929ms reason=gone\n",

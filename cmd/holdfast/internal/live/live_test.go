@@ -134,7 +134,7 @@ func wait(s *Source, d time.Duration) {
 	}
 }
 
-func TestAWholeLookIsBoundedInRate(t *testing.T) {
+func TestCompleteReadHasBoundedRate(t *testing.T) {
 	b := &service{}
 	b.set("a", numbered(10_000)...)
 	run(t, b, nil, func(t *testing.T, s *Source) {
@@ -192,7 +192,7 @@ func TestFreedLockLeavesPictureLater(t *testing.T) {
 	})
 }
 
-func TestHandOversThatAreSeenAreCounted(t *testing.T) {
+func TestPictureCountsHandOvers(t *testing.T) {
 	b := &service{}
 	b.set("a", "job")
 	run(t, b, nil, func(t *testing.T, s *Source) {
@@ -231,7 +231,7 @@ func TestRatesCountWholeSeconds(t *testing.T) {
 // bubble is the Unix time at which a bubble of synctest begins.
 const bubble = 946684800
 
-func TestAPictureNeverWaitsForTheBackend(t *testing.T) {
+func TestPictureNeverWaitsForBackend(t *testing.T) {
 	b := &service{hang: true}
 	run(t, b, nil, func(t *testing.T, s *Source) {
 		wait(s, time.Minute)
@@ -242,7 +242,7 @@ func TestAPictureNeverWaitsForTheBackend(t *testing.T) {
 	})
 }
 
-func TestWhileNobodyLooksNothingIsAskedFor(t *testing.T) {
+func TestSourceRestsWithoutViewer(t *testing.T) {
 	b := &service{}
 	b.set("a", "job")
 	run(t, b, nil, func(t *testing.T, s *Source) {
@@ -268,7 +268,7 @@ func TestWhileNobodyLooksNothingIsAskedFor(t *testing.T) {
 	})
 }
 
-func TestWhatIsLookedAtIsFresh(t *testing.T) {
+func TestViewedLockIsFresh(t *testing.T) {
 	b := &service{}
 	b.set("a", numbered(1000)...)
 	run(t, b, &Options{Rate: 10}, func(t *testing.T, s *Source) {
@@ -335,7 +335,7 @@ func TestViewedLocksAreBounded(t *testing.T) {
 	})
 }
 
-func TestWithoutAnswersTheLocksStayAndBecomeUnknown(t *testing.T) {
+func TestOutageMakesLocksUnknown(t *testing.T) {
 	b := &service{}
 	b.set("a", "job")
 	run(t, b, nil, func(t *testing.T, s *Source) {
@@ -358,7 +358,7 @@ func TestWithoutAnswersTheLocksStayAndBecomeUnknown(t *testing.T) {
 }
 
 // The names are requested while too few nodes answer.
-func TestNamesThatWereNeverListedGetNoRow(t *testing.T) {
+func TestUnlistedNamesGetNoRow(t *testing.T) {
 	b := &service{}
 	b.set("a", "job")
 	run(t, b, nil, func(t *testing.T, s *Source) {
@@ -404,7 +404,7 @@ func TestUnknownLockNamesLastHolder(t *testing.T) {
 	}
 }
 
-func TestAStateSaysWhatTheVotesMean(t *testing.T) {
+func TestStateDescribesVotes(t *testing.T) {
 	t.Parallel()
 	yes := holdfast.NodeView{Owner: "a"}
 	other, none, silent := holdfast.NodeView{Owner: "b"}, holdfast.NodeView{}, holdfast.NodeView{Err: errors.New("gone")}
@@ -432,7 +432,7 @@ func TestAStateSaysWhatTheVotesMean(t *testing.T) {
 	}
 }
 
-func TestTheHeadlineNamesTheWorst(t *testing.T) {
+func TestHeadlineNamesWorstState(t *testing.T) {
 	t.Parallel()
 	nodes := func(states ...holdfast.NodeState) (all []holdfast.NodeEvent) {
 		for _, s := range states {
@@ -462,7 +462,7 @@ func TestTheHeadlineNamesTheWorst(t *testing.T) {
 	}
 }
 
-func TestAFilterFindsWhatIsShown(t *testing.T) {
+func TestFilterMatchesShownText(t *testing.T) {
 	t.Parallel()
 	p := &Picture{Taken: time.Now(), stale: time.Minute}
 	for i, name := range []string{"billing/1", "billing/2", "import"} {

@@ -143,7 +143,7 @@ func TestDescendantsAreFoundAtAnyDepth(t *testing.T) {
 
 // An order is sent while the pipe has room, however late on a busy machine, and fails at once if there is
 // none.
-func TestAnOrderWaitsForNoGuard(t *testing.T) {
+func TestOrderDoesNotWaitForGuard(t *testing.T) {
 	t.Parallel()
 	in, orders, err := os.Pipe()
 	if err != nil {
@@ -162,7 +162,7 @@ func TestAnOrderWaitsForNoGuard(t *testing.T) {
 }
 
 // Half of an order would end the guard, which would then kill the command.
-func TestOrderTooLongForGuardIsAnError(t *testing.T) {
+func TestTooLongOrderReturnsError(t *testing.T) {
 	t.Parallel()
 	in, orders, err := os.Pipe()
 	if err != nil {

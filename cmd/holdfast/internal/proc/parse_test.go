@@ -58,7 +58,7 @@ func FuzzOrders(f *testing.F) {
 	})
 }
 
-func TestChildrenAreSeenWhateverThreadStartedThem(t *testing.T) {
+func TestChildrenOfEndedThreadsAreListed(t *testing.T) {
 	t.Parallel()
 	var pids []int
 	for range 3 {

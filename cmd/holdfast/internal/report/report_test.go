@@ -54,7 +54,7 @@ func TestDescriptorSurvivesTheGarbageCollector(t *testing.T) {
 	}
 }
 
-func TestDescriptorThatWasNotInheritedIsRefused(t *testing.T) {
+func TestOwnDescriptorIsRejected(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe() // descriptors of this process itself, like those of the runtime
 	if err != nil {
@@ -151,7 +151,7 @@ func TestFileIsReplacedAtomicallyAndPrivately(t *testing.T) {
 }
 
 // After a failure, as on a full disk, the last report stays and no draft is left.
-func TestAReportThatFailsLeavesNoDraft(t *testing.T) {
+func TestFailedReportLeavesNoDraft(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f")

@@ -51,7 +51,7 @@ func TestKilledCommandIsNotContinued(t *testing.T) {
 
 // Processes of the group that end with the command, or were killed with it, are not reported. Others are
 // reported once.
-func TestWhatIsDyingDoesNotGoOn(t *testing.T) {
+func TestDyingProcessesAreNotReported(t *testing.T) {
 	t.Parallel()
 	job, err := proc.Start(proc.Command{Path: "/bin/sleep", Args: []string{"sleep", "300"}}, 0)
 	if err != nil {

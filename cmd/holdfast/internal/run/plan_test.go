@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-func TestDefaultsFollowTheTTL(t *testing.T) {
+func TestDefaultsFollowTTL(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		ttl, renew, killAfter, margin time.Duration
@@ -29,7 +29,7 @@ func TestDefaultsFollowTheTTL(t *testing.T) {
 	}
 }
 
-func TestTTLMustFitItsTimeline(t *testing.T) {
+func TestTooShortTTLIsRejected(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		plan Plan
@@ -61,7 +61,7 @@ func TestTTLMustFitItsTimeline(t *testing.T) {
 	}
 }
 
-func TestPolicyReadsWhatItWrites(t *testing.T) {
+func TestPolicyParsesItsOwnText(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]Policy{
 		"term": Term, "kill": {Signal: syscall.SIGKILL, Kill: true}, "warn": {Warn: true},

@@ -15,7 +15,7 @@ import (
 )
 
 // A hanging server must not lengthen the wait.
-func TestWaitBeginsWithOpeningTheBackend(t *testing.T) {
+func TestWaitIncludesOpeningBackend(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const wait = 3 * time.Second

@@ -97,7 +97,7 @@ func (m *model) press(keys ...string) (cmd tea.Cmd) {
 	return cmd
 }
 
-func TestEveryScreenFitsTheTerminalAndSteersNothing(t *testing.T) {
+func TestScreensFitTerminalAndEscapeText(t *testing.T) {
 	t.Parallel()
 	m := started(t, disguised{client(t, "hostile", "b", "c")})
 	screens := map[string]func(){
@@ -130,7 +130,7 @@ func TestEveryScreenFitsTheTerminalAndSteersNothing(t *testing.T) {
 	}
 }
 
-func TestTheCursorStaysOnItsLock(t *testing.T) {
+func TestCursorStaysOnLock(t *testing.T) {
 	t.Parallel()
 	c := client(t, "b", "d")
 	m := started(t, c)

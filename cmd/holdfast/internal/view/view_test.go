@@ -2,7 +2,7 @@ package view
 
 import "testing"
 
-func TestPrintableDisarmsTheTerminal(t *testing.T) {
+func TestPrintableEscapesControlCharacters(t *testing.T) {
 	t.Parallel()
 	if got := Printable("a\x1b[2Jb"); got != `a\x1b[2Jb` {
 		t.Errorf("%q", got)
@@ -12,7 +12,7 @@ func TestPrintableDisarmsTheTerminal(t *testing.T) {
 	}
 }
 
-func TestOnlyHarmlessNamesAreCompleted(t *testing.T) {
+func TestOnlySafeNamesAreCompleted(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]bool{
 		"orders/42": true, "größe": true, "a.b:c@d+e=g-h_i": true, "/x": true, ".x": true, "_x": true,

@@ -19,14 +19,14 @@ func runAnalyzer(t *testing.T, a *analysis.Analyzer, folders ...string) {
 	analysistest.Run(t, analysistest.TestData(), a, folders...)
 }
 
-func TestALeaseIsReleasedOnEveryPath(t *testing.T) {
+func TestReleaseAnalyzer(t *testing.T) {
 	runAnalyzer(t, vet.Release, "./release", "./tests")
 }
 
-func TestWorkUnderALeaseEndsWithIt(t *testing.T) {
+func TestContextAnalyzer(t *testing.T) {
 	runAnalyzer(t, vet.Context, "./context")
 }
 
-func TestWritesUnderALeaseHaveItsToken(t *testing.T) {
+func TestTokenAnalyzer(t *testing.T) {
 	runAnalyzer(t, vet.Token, "./token")
 }
