@@ -32,8 +32,8 @@ type scene struct {
 var scenes = []scene{
 	{"work", "work outlasts the TTL", outlastTTL},
 	{"hang", "its network hangs", hangHolder},
-	{"stop", "its process is stopped for longer than the TTL", pauseHolder},
-	{"limit", "a wait with a limit of 1 s", limitWait},
+	{"stop", "its process is stopped", pauseHolder},
+	{"limit", "a wait of 1 s", limitWait},
 	{"empty", "the server comes back empty", emptyServer},
 	{"shared", "a key that Holdfast holds", shareLock},
 }
@@ -152,7 +152,7 @@ func (s *stage) addNotices(o *outcome, since time.Time) {
 				if n.text != "lost" {
 					what += " " + n.text
 				}
-				o.addText("%s after %s", what, inSeconds(max(0, n.at.Sub(since))))
+				o.addText("%s %s", what, inSeconds(max(0, n.at.Sub(since))))
 			}
 			continue
 		default:
@@ -169,14 +169,12 @@ func (s *stage) addAnswer(ctx context.Context, o *outcome) (answered bool, err e
 	answer, err := s.holder.sendCommand(ctx, 5*time.Second, 0, "check")
 	switch {
 	case errors.Is(err, errNoAnswer):
-		o.addText("asked: no answer in 5 s")
+		o.addText("asked: silent")
 		return false, nil
 	case err != nil:
 		return false, err
-	case answer == "none":
-		o.addText("cannot be asked")
-	default:
-		o.addText("asked: %s", shortenText(answer))
+	case answer != "none": // the column "asked" shows which library has no check
+		o.addText("asked: %s", briefAnswer(answer))
 	}
 	return true, nil
 }
@@ -202,32 +200,29 @@ func (s *stage) addUnlock(ctx context.Context, o *outcome, answered bool) error 
 	answer, err := s.holder.sendCommand(ctx, patience, 0, "unlock")
 	switch {
 	case errors.Is(err, errNoAnswer):
-		o.addText("unlock: no answer in %s", inSeconds(patience))
+		o.addText("unlock: silent")
 		return nil
 	case err != nil:
 		return err
 	}
-	o.addText("unlock: %s", shortenText(answer))
+	o.addText("unlock: %s", briefAnswer(answer))
 	if answer, err = s.others.sendCommand(ctx, patience, next, "try"); err != nil {
 		return err
 	}
 	if answer == "held" {
-		o.addText("**frees the lock of the next holder**")
+		o.addText("**frees the next lock**")
 	}
 	return nil
 }
 
-// shortenText cuts the text of an answer for a cell.
-func shortenText(text string) string {
-	text = strings.NewReplacer("|", "/", "`", "'").Replace(text)
-	if kind, rest, ok := strings.Cut(text, ": "); ok && (kind == "error" || kind == "no") {
-		text = rest
-		if r := []rune(text); len(r) > 60 {
-			text = string(r[:57]) + "..."
-		}
-		text = "`" + text + "`"
+// briefAnswer returns the first word of an answer. The text of an error differs by version, and the table has no room for it.
+func briefAnswer(answer string) string {
+	kind, _, _ := strings.Cut(answer, ": ")
+	kind, _, _ = strings.Cut(kind, ",")
+	if kind == "no" {
+		return "error"
 	}
-	return text
+	return kind
 }
 
 // outlastTTL lets the holder work for twice its TTL, with nothing else wrong.
@@ -245,7 +240,7 @@ func outlastTTL(ctx context.Context, s *stage) (string, error) {
 			return "", errNoAnswer
 		}
 		o := &outcome{}
-		o.addText("other after %s", inSeconds(at.Sub(since)))
+		o.addText("other %s", inSeconds(at.Sub(since)))
 		time.Sleep(settle)
 		return s.addConclusion(ctx, o, since)
 	}
@@ -277,7 +272,7 @@ func hangHolder(ctx context.Context, s *stage) (string, error) {
 	if !ok {
 		return "", errNoAnswer
 	}
-	o.addText("other after %s", inSeconds(at.Sub(since)))
+	o.addText("other %s", inSeconds(at.Sub(since)))
 	time.Sleep(ttl)
 	s.addNotices(o, since)
 	answered, err := s.addAnswer(ctx, o)
@@ -289,7 +284,7 @@ func hangHolder(ctx context.Context, s *stage) (string, error) {
 	late := &outcome{}
 	s.addNotices(late, since)
 	if slices.Contains(o.facts, "not told") && !slices.Contains(late.facts, "not told") {
-		o.addText("told once the network is back")
+		o.addText("told when it is back")
 	}
 	if err := s.addUnlock(ctx, o, answered); err != nil {
 		return "", err
@@ -313,7 +308,7 @@ func pauseHolder(ctx context.Context, s *stage) (string, error) {
 		return "", errNoAnswer
 	}
 	o := &outcome{}
-	o.addText("other after %s", inSeconds(at.Sub(since)))
+	o.addText("other %s", inSeconds(at.Sub(since)))
 	time.Sleep(max(settle, 2*ttl-time.Since(since)))
 	if err := s.holder.resume(); err != nil {
 		return "", err
@@ -346,7 +341,7 @@ func emptyServer(ctx context.Context, s *stage) (string, error) {
 	if waited := at.Sub(asked); waited < ttl/2 { // its first lock, for which it connects
 		o.addText("other at once")
 	} else {
-		o.addText("other after %s", inSeconds(waited))
+		o.addText("other %s", inSeconds(waited))
 	}
 	time.Sleep(max(0, 2*ttl-time.Since(since)))
 	return s.addConclusion(ctx, o, since)
@@ -362,15 +357,16 @@ func limitWait(ctx context.Context, s *stage) (string, error) {
 	answer, err := s.holder.sendCommand(ctx, patience, 0, "lock 1000")
 	switch {
 	case errors.Is(err, errNoAnswer):
-		o.addText("behind a holder: no end in %s", inSeconds(patience))
+		o.addText("busy: no end")
 		return o.String(), nil
 	case err != nil:
 		return "", err
 	}
-	o.addText("behind a holder: %s, %s", inSeconds(time.Since(since)), shortenText(answer))
 	if answer == "held" {
+		o.addText("**both hold it** after %s", inSeconds(time.Since(since)))
 		return o.String(), nil
 	}
+	o.addText("busy: %s", inSeconds(time.Since(since)))
 	if answer, err := s.others.sendCommand(ctx, patience, 0, "unlock"); err != nil || strings.HasPrefix(answer, "error") {
 		return "", errors.Join(fmt.Errorf("unlock by another: %q", answer), err)
 	}
@@ -383,7 +379,6 @@ const unanswered = 3
 // lockUnanswered has the holder wait for a server that does not answer, and looks for what stays when it answers again.
 func (s *stage) lockUnanswered(ctx context.Context, o *outcome) (string, error) {
 	var longest, stays time.Duration
-	var text string
 	tries, left := 0, 0
 	for ; tries < unanswered && longest < patience/3; tries++ {
 		s.service.holder.Blackhole(true, true)
@@ -393,15 +388,14 @@ func (s *stage) lockUnanswered(ctx context.Context, o *outcome) (string, error) 
 		s.service.holder.Blackhole(false, false)
 		switch {
 		case errors.Is(err, errNoAnswer):
-			o.addText("server hangs: no end in %s", inSeconds(patience))
+			o.addText("hung: no end")
 			return o.String(), nil
 		case err != nil:
 			return "", err
 		case answer == "held":
-			o.addText("server hangs: **held** after %s", inSeconds(longest))
+			o.addText("hung: **held** after %s", inSeconds(longest))
 			return o.String(), nil
 		}
-		text = answer
 		since = time.Now()
 		time.Sleep(2 * settle) // what was on its way has arrived, and has been undone by a library that does so
 		answer, err = s.others.sendCommand(ctx, patience, 1, "try")
@@ -420,11 +414,9 @@ func (s *stage) lockUnanswered(ctx context.Context, o *outcome) (string, error) 
 			return "", errors.Join(fmt.Errorf("unlock by another: %q", answer), err)
 		}
 	}
-	o.addText("server hangs: %s, %s", inSeconds(longest), shortenText(text))
-	if left == 0 {
-		o.addText("nothing stays")
-	} else {
-		o.addText("**a lock without holder stays** for %s (%d of %d times)", inSeconds(stays), left, tries)
+	o.addText("hung: %s", inSeconds(longest))
+	if left > 0 {
+		o.addText("**stays** %s (%d of %d)", inSeconds(stays), left, tries)
 	}
 	return o.String(), nil
 }
@@ -458,7 +450,7 @@ func shareLock(ctx context.Context, s *stage) (string, error) {
 	defer ours.Close()
 	lease, err := ours.TryAcquire(ctx, name, &holdfast.AcquireOptions{TTL: 5 * ttl})
 	if err == nil {
-		o.addText("not shared: both hold NAME")
+		o.addText("not shared")
 		return o.String(), lease.Release(ctx)
 	}
 	if !errors.Is(err, holdfast.ErrHeld) {
@@ -501,7 +493,7 @@ func (s *stage) meetHoldfast(ctx context.Context, o *outcome, ours *holdfast.Cli
 		o.addText("**both hold it**")
 		return nil
 	}
-	o.addText("excluded both ways")
+	o.addText("excluded")
 	data := redis.NewClient(&redis.Options{Addr: s.service.others.Addr()})
 	defer data.Close()
 	if s.peer.lib == "redisson" {
@@ -514,15 +506,13 @@ func (s *stage) meetHoldfast(ctx context.Context, o *outcome, ours *holdfast.Cli
 	}
 	switch again, err := s.holder.sendCommand(ctx, patience, 0, "lock 1000"); {
 	case errors.Is(err, errNoAnswer):
-		o.addText("key of another type: no end in %s", inSeconds(patience))
+		o.addText("other type: no end")
 	case err != nil:
 		return err
 	case again == "held":
-		o.addText("key of another type: **held**")
-	case again == answer:
-		o.addText("key of another type: the same")
-	default:
-		o.addText("key of another type: %s", shortenText(again))
+		o.addText("other type: **held**")
+	case again != answer:
+		o.addText("other type: %s", briefAnswer(again))
 	}
 	return nil
 }
