@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,6 +52,9 @@ func (r *row) checkServer(ctx context.Context, url string, res *result) {
 		cancel()
 		if err != nil {
 			res.noteFailure(step.column, err)
+			if res.isRejected() {
+				return
+			}
 			continue
 		}
 		res.cells[step.column] = said
@@ -220,16 +224,13 @@ func (r *row) runDoctor(ctx context.Context, url string, res *result) {
 	var said []string
 	for line := range strings.Lines(string(out)) {
 		if !strings.HasPrefix(line, "VERDICT") {
-			said = append(said, strings.Join(strings.Fields(temporary.ReplaceAllString(line, "")), " "))
+			said = append(said, shortenError(temporary.ReplaceAllString(line, "")))
 		}
 	}
-	text := shortenError(strings.Join(said, "; "))
+	text := strings.Join(said, "; ")
 	if err != nil && !strings.HasPrefix(text, "warning ") { // faults come first
 		res.noteFailure("doctor", fmt.Errorf("%s (%w)", text, err))
 		return
 	}
-	if text == "" {
-		text = "ok"
-	}
-	res.cells["doctor"] = text
+	res.cells["doctor"] = cmp.Or(text, "ok")
 }

@@ -23,6 +23,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -201,17 +202,31 @@ func (r *result) isRejected() bool {
 	return r.cells["locks"] != "yes" && r.cells["locks"] != ""
 }
 
-// noteFailure notes what a step returned instead of success, in the server's and our own words.
+// noteFailure notes the error of a step, in the server's and our own words, and prints all of it.
 func (r *result) noteFailure(column string, err error) {
 	r.bad = append(r.bad, column)
 	r.cells[column] = shortenError(err.Error())
+	fmt.Fprintf(os.Stderr, "servers: %s: %s: %v\n", r.name, column, err)
 }
 
-// shortenError makes an error fit into a cell.
+// maxCell bounds an error in a cell of the table, in runes.
+const maxCell = 80
+
+var (
+	origin  = regexp.MustCompile(`^.*\bnode 127\.0\.0\.1:\d+: (node is not fit for locks: )?|^fence: sqlfence: `)
+	address = regexp.MustCompile(`127\.0\.0\.1:\d+(,127\.0\.0\.1:\d+)* `)
+)
+
+// shortenError makes an error fit into a cell: it drops what led to the cause and the addresses of this run, and cuts the end.
 func shortenError(text string) string {
-	text = strings.Join(strings.Fields(text), " ")
-	if runes := []rune(text); len(runes) > 300 {
-		text = string(runes[:300]) + "…"
+	text = origin.ReplaceAllString(strings.Join(strings.Fields(text), " "), "")
+	text = address.ReplaceAllString(text, "")
+	if runes := []rune(text); len(runes) > maxCell {
+		text = string(runes[:maxCell])
+		if i := strings.LastIndexByte(text, ' '); i > 0 {
+			text = text[:i]
+		}
+		text = strings.TrimRight(text, " ,:;(") + "…"
 	}
 	return text
 }

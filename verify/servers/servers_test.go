@@ -84,6 +84,21 @@ func TestTestsWithSubtestsAreNotCounted(t *testing.T) {
 	}
 }
 
+func TestErrorKeepsItsCauseInCell(t *testing.T) {
+	long := strings.Repeat("x", 100)
+	for text, want := range map[string]string{
+		"two holders": "two holders",
+		"open: redis: node 127.0.0.1:17413: node is not fit for locks: HELLO: unknown":        "HELLO: unknown",
+		"warning reach 127.0.0.1:1,127.0.0.1:22 it is\n down":                                 "warning reach it is down",
+		"the server lacks what locks need: ERROR: Function (pg_advisory_xact_lock) not found": "the server lacks what locks need: ERROR: Function (pg_advisory_xact_lock) not…",
+		long: long[:maxCell] + "…",
+	} {
+		if got := shortenError(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
 func TestEachRowCanBeFetched(t *testing.T) {
 	script, err := os.ReadFile("../../tools/servers")
 	if err != nil {
