@@ -3,15 +3,18 @@
 //	release -version v0.1.0 [-out DIR] [-tag] [-target OS/ARCH,...]
 //
 // It works in a clone. There it cuts the section of the version from CHANGELOG.md, lets the modules require each other at
-// the version, commits, and tags every module. From the tags it builds what users download, into DIR. Two runs on one commit
-// make the same bytes, as every date is the date of the commit, or SOURCE_DATE_EPOCH.
+// the version, commits, and tags every module. From the tags goreleaser builds what users download, into DIR. Two runs on one
+// commit make the same bytes, as every date is the date of the commit: that of the last one, or SOURCE_DATE_EPOCH.
 //
 // Without -tag the repository stays as it is, and release prints what the tags would be. A version that has its tag already
 // is built from that.
+//
+//	release -describe PROGRAM
+//
+// is for goreleaser: it writes the licenses and the list of the modules that PROGRAM consists of.
 package main
 
 import (
-	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -22,19 +25,20 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// targets are the systems that a release is built for.
-const targets = "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64,windows/arm64"
-
 func main() {
 	var r release
 	flag.StringVar(&r.root, "C", ".", "`folder` of the repository")
 	flag.StringVar(&r.version, "version", "", "version to release, such as v0.1.0")
 	flag.StringVar(&r.out, "out", "dist", "`folder` for what users download; it must not exist, or be empty")
 	flag.BoolVar(&r.tag, "tag", false, "commit and tag in this repository; nothing is pushed")
-	list := flag.String("target", targets, "`systems` to build for; empty: only show the tags")
+	flag.StringVar(&r.targets, "target", "all", "`systems` to build for, such as linux/amd64,darwin/arm64; empty: only show the tags")
+	program := flag.String("describe", "", "write what `program` consists of beside it, and nothing else")
 	flag.Parse()
-	r.targets = strings.FieldsFunc(*list, func(c rune) bool { return c == ',' })
-	if err := r.run(); err != nil {
+	run := r.run
+	if *program != "" {
+		run = func() error { return describeProgram(*program) }
+	}
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
@@ -42,9 +46,8 @@ func main() {
 
 // release is one run.
 type release struct {
-	root, version, out string
-	tag                bool
-	targets            []string
+	root, version, out, targets string
+	tag                         bool
 }
 
 func (r *release) run() error {
@@ -70,12 +73,12 @@ func (r *release) run() error {
 	if err != nil {
 		return err
 	}
-	if len(r.targets) > 0 {
+	if r.targets != "" {
 		proxy := filepath.Join(work, "proxy")
 		if err := s.publishModules(proxy); err != nil {
 			return err
 		}
-		if err := buildTargets(s, proxy, filepath.Join(work, "go"), out, r.targets); err != nil {
+		if err := buildDownloads(s, proxy, work, out, r.targets); err != nil {
 			return err
 		}
 	}
@@ -109,6 +112,3 @@ func (r *release) makeTags(s *source) error {
 	}
 	return nil
 }
-
-// sourceEpoch returns the date of what is made now: SOURCE_DATE_EPOCH, or else in seconds the date of commit.
-func sourceEpoch(commit string) string { return cmp.Or(os.Getenv("SOURCE_DATE_EPOCH"), commit) }

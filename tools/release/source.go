@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -61,7 +62,7 @@ func (s *source) makeCommit(root string) error {
 	if err != nil {
 		return err
 	}
-	seconds, err := strconv.ParseInt(sourceEpoch(last), 10, 64)
+	seconds, err := strconv.ParseInt(cmp.Or(os.Getenv("SOURCE_DATE_EPOCH"), last), 10, 64)
 	if err != nil {
 		return fmt.Errorf("SOURCE_DATE_EPOCH: %w", err)
 	}
@@ -106,7 +107,7 @@ func (s *source) readCommit() (err error) {
 		return err
 	}
 	commit, stamp, _ := strings.Cut(fields, " ")
-	seconds, err := strconv.ParseInt(sourceEpoch(stamp), 10, 64)
+	seconds, err := strconv.ParseInt(stamp, 10, 64)
 	if err != nil {
 		return err
 	}

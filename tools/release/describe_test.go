@@ -21,11 +21,11 @@ func TestNoticesNameEveryLinkedModule(t *testing.T) {
 		t.Fatal(err)
 	}
 	cache, goroot, _ := strings.Cut(folders, "\n")
-	text, err := collectNotices(program, cache, strings.TrimSpace(goroot))
+	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		t.Fatal(err)
 	}
-	info, err := buildinfo.ReadFile(program)
+	text, err := collectNotices(info, cache, goroot)
 	if err != nil {
 		t.Fatal(err)
 	}
