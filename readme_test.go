@@ -32,8 +32,8 @@ func tryReport(ctx context.Context, client *holdfast.Client, report func(context
 	if err != nil {
 		return err // an UnavailableError names each node that did not answer, and why
 	}
-	defer func() { err = errors.Join(err, lease.Release(ctx)) }() // also where report panics
-	return report(lease.Context())                                // which ends when the lease does, and not with ctx
+	defer func() { err = errors.Join(err, lease.Release(ctx)) }() // also if report panics
+	return report(lease.Context())                                // ends with the lease; ctx does not
 }
 
 // docs/kinds.md shows the body of moveMoney.

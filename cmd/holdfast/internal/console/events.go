@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// wish is what a page wants to see.
+// wish selects the locks that a page shows, and their order.
 type wish struct {
 	filter string
 	sort   live.Sort
