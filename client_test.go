@@ -47,7 +47,7 @@ func TestTokensRiseWithEachHolder(t *testing.T) {
 	})
 }
 
-func TestForceReleaseNeverHitsANewerHolder(t *testing.T) {
+func TestForceReleaseSparesNewerHolder(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		old := b.acquire(b.client, "k", nil)
 		b.release(old)

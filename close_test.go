@@ -199,7 +199,7 @@ func TestShutdownAndCloseMayRunTogether(t *testing.T) {
 	})
 }
 
-func TestDoReportsLossByClose(t *testing.T) {
+func TestDoReportsLossThroughClose(t *testing.T) {
 	mine := errors.New("mine")
 	for name, fails := range map[string]error{"fn succeeds": nil, "fn fails": mine} {
 		t.Run(name, func(t *testing.T) {

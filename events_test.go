@@ -223,7 +223,7 @@ func TestNodesReportTheirState(t *testing.T) {
 	})
 }
 
-func TestNodesIsNilWithoutNodeReports(t *testing.T) {
+func TestNodesReturnsNilWithoutNotifier(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c, err := holdfast.New(struct{ driver.Driver }{memory.New(3)}, nil)

@@ -272,7 +272,7 @@ func TestSlowRenewalDoesNotExtendTrust(t *testing.T) {
 	})
 }
 
-func TestReleaseWorksWithACancelledContext(t *testing.T) {
+func TestReleaseWorksWithCancelledContext(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		ctx, cancel := context.WithCancel(t.Context())

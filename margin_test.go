@@ -82,7 +82,7 @@ func TestMarginLeavesTimeBeforeNextHolder(t *testing.T) {
 	}
 }
 
-func TestLockLapsesAtDeadlineDespiteMargin(t *testing.T) {
+func TestLockExpiresAtDeadlineDespiteMargin(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Margin: margin, MaxHold: 30 * time.Second})
 		b.stopsEarly(l, holdfast.ErrMaxHold)
@@ -238,7 +238,7 @@ func TestExtendKeepsMargin(t *testing.T) {
 	})
 }
 
-func TestShutdownWaitsForWorkThatIsStopping(t *testing.T) {
+func TestShutdownWaitsForStoppingWork(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Margin: margin, MaxHold: 20 * time.Second})
 		<-l.Context().Done()

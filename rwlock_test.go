@@ -462,7 +462,7 @@ func TestReadersAndWritersSurviveOutage(t *testing.T) {
 	})
 }
 
-func TestNobodyUpgradesUnderALease(t *testing.T) {
+func TestUpgradeUnderLeaseIsRejected(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		type call struct {
 			opts *claim

@@ -42,7 +42,7 @@ func (s *semaphore) leave(l *holdfast.Lease) {
 	delete(s.inside, l.Slot())
 }
 
-func TestSemaphoreHasAtMostItsSlotsHolders(t *testing.T) {
+func TestSemaphoreHoldersNeverExceedSlots(t *testing.T) {
 	for _, slots := range []int{1, 3, 8} {
 		t.Run(fmt.Sprint(slots), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bench) {

@@ -89,7 +89,7 @@ func (r *clusterRig) move(name string, pause func()) {
 	}
 }
 
-func TestConformanceOnACluster(t *testing.T) {
+func TestConformanceOnCluster(t *testing.T) {
 	r := startCluster(t, nil)
 	var tests atomic.Int32
 	locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service {

@@ -125,7 +125,7 @@ func TestTLSIsAdvisedAtFirstContact(t *testing.T) {
 	r.checkRejected(r.nodes(), opts, driver.ErrUnavailable, "if it speaks TLS on this port")
 }
 
-func TestFailedDialIsUnreachableNode(t *testing.T) {
+func TestFailedDialMakesNodeUnreachable(t *testing.T) {
 	r, nodes, paths := startSockets(t, 3)
 	boom := errors.New("the tunnel is down")
 	var mu sync.Mutex
@@ -163,7 +163,7 @@ func TestFailedDialIsUnreachableNode(t *testing.T) {
 }
 
 // The path of a socket is an address, with and without Dial.
-func TestUnixSocketIsNode(t *testing.T) {
+func TestNodeMayBeUnixSocket(t *testing.T) {
 	r, nodes, paths := startSockets(t, 2)
 	socket, other := paths[nodes[0].Addr], paths[nodes[1].Addr]
 	dialled := make(chan string, 10)

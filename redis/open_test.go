@@ -202,7 +202,7 @@ func TestTTLOverMaximumIsRejected(t *testing.T) {
 	r.checkCleared()
 }
 
-func TestEvenNumberOfNodesIsWarnedOf(t *testing.T) {
+func TestOpenWarnsOfEvenNodeCount(t *testing.T) {
 	r := startRig(t, 4)
 	for n, want := range map[int][]string{1: nil, 2: {"with 2 nodes as with 1, locks survive the loss of 0"}, 3: nil, 4: {"4 nodes as with 3", "loss of 1"}} {
 		log := new(notes)

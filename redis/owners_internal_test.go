@@ -67,7 +67,7 @@ func (s slowLog) Handle(context.Context, slog.Record) error {
 }
 
 // Close waits for a slow Logger, but not for one that hangs.
-func TestCloseWaitsForTheLogger(t *testing.T) {
+func TestCloseWaitsForLogger(t *testing.T) {
 	t.Parallel()
 	for _, hangs := range []bool{false, true} {
 		server := redistest.Start(t, nil)

@@ -111,7 +111,7 @@ func TestProxyThatSwitchesServersAddsNoVote(t *testing.T) {
 }
 
 // The quarantine is over, a client is about to write that, and the data are wiped.
-func TestServerWipedBeforeItsStepDoesNotVote(t *testing.T) {
+func TestServerWipedBeforeAdmissionDoesNotVote(t *testing.T) {
 	r := startRig(t, 3)
 	way := newRoute(t, r.servers)
 	opts := &redis.Options{MaxTTL: brief, Timeout: busy}

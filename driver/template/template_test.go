@@ -49,7 +49,7 @@ func TestConformanceInRealTime(t *testing.T) {
 }
 
 // The service has none of the optional abilities.
-func TestConformanceOfAPlainService(t *testing.T) {
+func TestConformanceOfPlainService(t *testing.T) {
 	t.Parallel()
 	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service { return newPlain(t).lockService() }})
 }

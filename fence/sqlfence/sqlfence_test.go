@@ -10,7 +10,7 @@ import (
 // The tests that need a database are in the module sqltest in this folder, because this module does not
 // require database drivers.
 
-func TestBadSetUpIsRefused(t *testing.T) {
+func TestBadSetUpIsRejected(t *testing.T) {
 	t.Parallel()
 	for table, dialect := range map[string]sqlfence.Dialect{"": 0, "f; DROP TABLE account": sqlfence.SQLite, "a.b.c": sqlfence.MySQL} {
 		if f, err := sqlfence.New(dialect, &sqlfence.Options{Table: table}); err == nil {

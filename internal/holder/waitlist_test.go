@@ -52,7 +52,7 @@ func TestWaitersAskInOrderOfArrival(t *testing.T) {
 	}
 }
 
-func TestWaiterBeyondItsBoundLeavesTheQueue(t *testing.T) {
+func TestWaiterBeyondMaxWaitersLeavesQueue(t *testing.T) {
 	t.Parallel()
 	k := &Keeper{events: &recorder{}}
 	var w waitlist

@@ -150,7 +150,7 @@ func TestSharedBaseCommitsInOneRound(t *testing.T) {
 	}
 }
 
-func TestDifferentBasesCommitTheHighest(t *testing.T) {
+func TestDifferentBasesCommitHighest(t *testing.T) {
 	t.Parallel()
 	p := startClaim(t, 5, 0)
 	p.grant(0, 100)

@@ -509,7 +509,7 @@ func TestWaiterPollsForeignHolderOften(t *testing.T) {
 	}
 }
 
-func TestPollingDoublesUpToASecond(t *testing.T) {
+func TestPollingDoublesUpToOneSecond(t *testing.T) {
 	t.Parallel()
 	p := startSubscribed(t, 3, stamp, 0)
 	most := minPollRest

@@ -96,7 +96,7 @@ func redisRows() (all []*row) {
 	all = append(all,
 		&row{
 			name: "valkey-9.1.2, cluster", needs: []need{{"valkey-9.1.2", redisVariable}}, start: startRedisCluster, chaos: "cluster",
-			suite: testsIn("^TestConformanceOnACluster$|AtOnce", "../redis"),
+			suite: testsIn("^TestConformanceOnCluster$|AtOnce", "../redis"),
 		},
 		habitRow("valkey-9.1.2, cluster, slots moved at once", need{"valkey-9.1.2", redisVariable}, "slots moved", movedSlots),
 		&row{

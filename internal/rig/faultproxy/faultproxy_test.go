@@ -184,7 +184,7 @@ func TestDelayKeepsOrderAndPipelining(t *testing.T) {
 	c.wantReply("PONG")
 }
 
-func TestCutAfterLosesOneReplyAndTheConnection(t *testing.T) {
+func TestCutAfterLosesReplyAndConnection(t *testing.T) {
 	t.Parallel()
 	server, proxy := startProxy(t)
 	lost := proxy.CutAfter(faultproxy.Command("set", "key"), 1)
@@ -248,7 +248,7 @@ func TestRedirectLeadsNewConnectionsToAnotherServer(t *testing.T) {
 	old.wantsEnd()
 }
 
-func TestMuteAfterLeavesAHangingConnection(t *testing.T) {
+func TestMuteAfterLeavesHungConnection(t *testing.T) {
 	t.Parallel()
 	server, proxy := startProxy(t)
 	lost := proxy.MuteAfter(faultproxy.Command("INCR"), 2)
@@ -392,7 +392,7 @@ func TestRequestIsHeldOnlyOnce(t *testing.T) {
 	c.wantReply("OK")
 }
 
-func TestReleaseDoesNotWaitForADeadConnection(t *testing.T) {
+func TestReleaseIgnoresDeadConnection(t *testing.T) {
 	t.Parallel()
 	server, proxy := startProxy(t)
 	hold := proxy.HoldRequest(faultproxy.Command("SET"), 1)
@@ -472,7 +472,7 @@ func TestRefuseLeavesConnectionsAlone(t *testing.T) {
 	fresh.wantReply("PONG")
 }
 
-func TestServerMayComeAndGo(t *testing.T) {
+func TestProxySurvivesServerRestart(t *testing.T) {
 	t.Parallel()
 	server, proxy := startProxy(t)
 	c := dialClient(t, proxy.Addr())

@@ -90,7 +90,7 @@ func TestNamedFolderIsKept(t *testing.T) {
 	}
 }
 
-func TestErrorReplyIsAnError(t *testing.T) {
+func TestErrorReplyIsReturnedAsError(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, nil)
 	if _, err := server.Do("NOSUCH"); err == nil || !strings.Contains(err.Error(), "unknown command") {
@@ -104,7 +104,7 @@ func TestErrorReplyIsAnError(t *testing.T) {
 	}
 }
 
-func TestPasswordAndUsers(t *testing.T) {
+func TestPasswordAndUsersCanLogIn(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, &redisproc.Options{
 		Password: `a "quoted" \ pass` + "\xff'",

@@ -382,7 +382,7 @@ func faultsOf(t *testing.T) (found []fault) {
 	return found
 }
 
-func TestNoVerdictDependsOnTheMachine(t *testing.T) {
+func TestVerdictsDoNotDependOnMachine(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("known.txt")
 	if err != nil {
