@@ -63,7 +63,7 @@ func (r *clusterRig) master(name string) (master, other *redisproc.Server) {
 	return master, other
 }
 
-// findMaster returns the same for the present moment: nil if no master reports that it has the slot.
+// findMaster returns what master returns, without waiting: nil if no master reports that it has the slot.
 func (r *clusterRig) findMaster(name string) (master, other *redisproc.Server) {
 	r.Helper()
 	for _, s := range r.cluster.Masters() {

@@ -76,7 +76,7 @@ func (r *rig) replicaOf(i int) []string {
 	return []string{"--replicaof", host, port}
 }
 
-// nodes returns the servers as nodes.
+// nodes returns a redis.Node for each server.
 func (r *rig) nodes() []redis.Node {
 	var nodes []redis.Node
 	for _, s := range r.servers {

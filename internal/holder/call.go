@@ -275,7 +275,7 @@ func (a *Call) startLease(s *lock, grant driver.Grant, taken time.Time) (*Hold, 
 	return h, nil
 }
 
-// giveGrant is startLease. After an error it returns a hold for the caller to release.
+// giveGrant does the work of startLease. After an error it returns a hold that the caller has to release.
 func (a *Call) giveGrant(s *lock, grant driver.Grant, taken time.Time) (*Hold, error) {
 	k := a.keeper
 	k.mu.Lock()

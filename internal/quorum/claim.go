@@ -209,7 +209,7 @@ func (c *Claim) Alarm() int64 {
 	return alarm
 }
 
-// earlier returns the earlier of two times, of which 0 means never.
+// earlier returns the earlier of two times. The time 0 means never.
 func earlier(a, b int64) int64 {
 	if a == 0 || b != 0 && b < a {
 		return b

@@ -487,7 +487,7 @@ func TestGiveBackPassesToEarlierWaiter(t *testing.T) {
 	}
 }
 
-// Trace C4: kept for the first in the queue, the lock would block everybody until that waiter asks again.
+// Trace C4: if the node kept the lock for the first waiter, all others would wait until that waiter asks again.
 func TestGiveBackByHeadFreesLock(t *testing.T) {
 	t.Parallel()
 	l, woken := queuedBehind(t).Release(noon, "a", 0, 5, 1000, hears)
