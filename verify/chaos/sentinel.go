@@ -31,13 +31,13 @@ var sentinelSchedule []byte
 // schedule.
 const takeover = 15 * time.Second
 
-// sentinelBackend is a master, two replicas and three Sentinels. A master that has lost its replicas refuses to write.
+// sentinelBackend is a master, two replicas and three Sentinels. A master without its replicas rejects writes.
 var sentinelBackend = &backend{
 	schedule: sentinelSchedule, classes: failoverClasses(""), fewest: 2, site: func() site { return &sentinelSite{least: "1"} },
 	lead: redisBackend.lead, open: openSentinel, peer: "redsync", openPeer: openSentinelRedsync,
 }
 
-// laxBackend is the same with masters that go on.
+// laxBackend is the same with masters that accept writes without replicas.
 var laxBackend = &backend{
 	schedule: bytes.Replace(sentinelSchedule, []byte(`"sentinel"`), []byte(`"sentinel-lax"`), 1),
 	classes:  failoverClasses("a master that was replaced goes on"), fewest: 2, site: func() site { return &sentinelSite{least: "0"} },
@@ -47,7 +47,7 @@ var laxBackend = &backend{
 func failoverClasses(shared string) map[string]class {
 	return map[string]class{
 		after:           {shared: shared},
-		"client-pause":  {shared: shared, extra: stoppedAhead * time.Second}, // on a busy machine Sentinels replace a master at any time
+		"client-pause":  {shared: shared, extra: stoppedAhead * time.Second}, // on a busy machine Sentinels may replace a master at any time
 		"kill":          {shared: shared, extra: takeover},
 		"stop":          {shared: shared, extra: takeover},
 		"switch":        {shared: shared, extra: takeover},
@@ -73,17 +73,17 @@ func openSentinelRedsync(o *order, rec *recorder) (service, error) {
 	return &redsyncs{rs: redsync.New(redsyncgoredis.NewPool(c)), clients: []*goredis.Client{c}, ttl: time.Duration(o.Schedule.TTL), rec: rec}, nil
 }
 
-// mute takes what go-redis says of each connection that it cannot make.
+// mute drops go-redis's log of failed connections.
 type mute struct{}
 
 func (mute) Printf(context.Context, string, ...any) {}
 
-// sentinelSite is servers of which one is the master.
+// sentinelSite is a master with replicas and Sentinels.
 type sentinelSite struct {
 	least  string // min-replicas-to-write
 	group  *redisproc.Group
 	all    []*node
-	secret string // file, with the password of user
+	secret string // file with the password of user
 }
 
 func (s *sentinelSite) start(ctx context.Context, schedule *Schedule) (err error) {
@@ -128,17 +128,17 @@ func (s *sentinelSite) actions() map[string]action {
 	return map[string]action{"switch": s.promoteReplica, "fall-behind": s.fallBehind, "rotate": s.rotate}
 }
 
-// rotate changes the password on all servers, of which the clients learn By later.
+// rotate changes the password on all servers. The clients learn of it By later.
 func (s *sentinelSite) rotate(f Fault, _ int, rest func(time.Duration)) error {
 	return rotatePassword(f, s.group.Servers, s.all, s.secret, rest)
 }
 
-// fallBehind has a replica take over that has not heard of the last moments of the master.
+// fallBehind makes a replica take over that lacks the last moments of the master.
 func (s *sentinelSite) fallBehind(f Fault, victim int, rest func(time.Duration)) error {
 	return fallBehind(f, s.all, victim, s.group.Servers, rest)
 }
 
-// promoteReplica has a replica take over from a master that is well.
+// promoteReplica makes a replica take over from a healthy master.
 func (s *sentinelSite) promoteReplica(Fault, int, func(time.Duration)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -24,7 +24,7 @@ import (
 //go:embed schedule-mariadb.json
 var mariadbSchedule []byte
 
-// Neither has a peer: what people use there is GET_LOCK, which has no TTL.
+// Neither has another library: people use GET_LOCK there, which has no TTL.
 var (
 	mariadbBackend = backendOn(onMariaDB, mariadbSchedule)
 	mysqlBackend   = backendOn(onMySQL, bytes.Replace(mariadbSchedule, []byte(`"mariadb"`), []byte(`"mysql"`), 1))
@@ -39,11 +39,11 @@ func backendOn(p product, schedule []byte) *backend {
 	}
 }
 
-// product is a server program, and how it is told what the faults want.
+// product is a server program, with the statements that faults need.
 type product struct {
 	start          func(ctx context.Context, settings ...string) (*mariaproc.Server, error)
-	rejectWrites   string // in sessions that begin
-	reloadIdentity string // reads its certificate again
+	rejectWrites   string // makes new sessions read-only
+	reloadIdentity string // makes the server read its certificate again
 }
 
 var (
@@ -126,13 +126,13 @@ func (s *mariadbSite) actions() map[string]action {
 //go:embed schedule-sqlite.json
 var sqliteSchedule []byte
 
-// sqliteBackend is a file. It has no peer: flock has no TTL.
+// sqliteBackend is a file. It has no other library: flock has no TTL.
 var sqliteBackend = &backend{
 	schedule: sqliteSchedule, classes: sqliteClasses, fewest: 1, site: func() site { return new(sqliteSite) }, lead: shortLead,
 	open: func(ctx context.Context, o *order) (driver.Driver, error) { return sqlite.Open(ctx, o.Nodes[0], nil) },
 }
 
-// A client that is stopped may be in the middle of a write, which holds up all others.
+// A suspended client may be in the middle of a write, which blocks all others.
 var sqliteClasses = map[string]class{
 	"calm":              {lives: true},
 	after:               {lives: true},
@@ -176,7 +176,7 @@ func (s *sqliteSite) equipClient(o *order, _ int) { o.Nodes = []string{s.url()} 
 
 func (s *sqliteSite) actions() map[string]action { return map[string]action{"hog-file": s.writeToFile} }
 
-// writeToFile has another program write to the file for as long as the fault lasts.
+// writeToFile makes another program write to the file for the duration of the fault.
 func (s *sqliteSite) writeToFile(f Fault, _ int, rest func(time.Duration)) error {
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(s.dir, "locks.db")+"?_txlock=immediate&_pragma=busy_timeout(5000)")
 	if err != nil {

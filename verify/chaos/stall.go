@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	// glance is the interval in which standstill looks at the clock.
+	// glance is the interval at which standstill reads the clock.
 	glance = 20 * time.Millisecond
-	// slowDisk is the time of a write on a disk that others keep busy. Servers that wait for it write
-	// several times for one call.
+	// slowDisk is the time of a write on a busy disk. Servers that sync write several times per call.
 	slowDisk = 100 * time.Millisecond
 )
 
-// standstill notes when the machine was too busy to run this process, which does next to nothing, or a disk to write a byte. Then it may not
-// have run a client or a server either, and a lease that is lost within a TTL tells nothing of Holdfast.
+// standstill records the times when the machine was too busy to run this nearly idle process, or a disk to
+// write a byte. Then it may not have run a client or a server either, and a lease that is lost within a TTL
+// shows nothing about Holdfast.
 type standstill struct {
-	least time.Duration // the machine's shorter ones are not noted
-	disk  bool          // servers wait for the disk of temporary files
+	least time.Duration // shorter standstills of the machine are not recorded
+	disk  bool          // servers sync to the disk of temporary files
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	times []interval
 	err   error // why the disk is not watched
 }
@@ -59,7 +59,7 @@ func (s *standstill) watchDisk(ctx context.Context) {
 	s.err = err
 }
 
-// noteGap takes the time between two looks, unless it is shorter than least.
+// noteGap records the time between two readings of the clock, unless it is shorter than least.
 func (s *standstill) noteGap(before, now int64, least time.Duration) {
 	if now-before < int64(least) {
 		return
@@ -76,7 +76,7 @@ func (s *standstill) fallsWithin(from, to int64) bool {
 	return slices.ContainsFunc(s.times, func(i interval) bool { return i.start < to && from < i.end })
 }
 
-// summarize returns the number of standstills and the longest, or why not all are known.
+// summarize returns the number of standstills and the longest, or an error if not all are known.
 func (s *standstill) summarize() (n int, longest time.Duration, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

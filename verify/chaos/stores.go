@@ -20,32 +20,32 @@ import (
 	onrueidis "github.com/holdfast-go/holdfast/verify/examples/rueidis"
 )
 
-// The storages that the locks guard, by what checks the fencing token.
+// The storages that the locks guard, named by what checks the token.
 const (
 	byRedis    = "redisfence"
 	bySQL      = "sqlfence"
-	byRow      = "postgres.Fenced" // in the database that has the locks
+	byRow      = "postgres.Fenced" // in the database of the locks
 	byNobody   = "unfenced"        // the control
-	everyThird = 3                 // one key in so many is also kept in PostgreSQL, which is slow
+	everyThird = 3                 // only every third key is also kept in PostgreSQL, which is slow
 )
 
-// fencedStores lose no update.
+// fencedStores are the storages that lose no update.
 var fencedStores = []string{byRedis, bySQL, byRow}
 
 // stores has the addresses of the storages.
 type stores struct {
 	Redis string `json:"redis"` // address
-	SQL   string `json:"sql"`   // of a PostgreSQL
-	Row   string `json:"row"`   // of the PostgreSQL that has the locks; empty: they are elsewhere
+	SQL   string `json:"sql"`   // DSN of a PostgreSQL
+	Row   string `json:"row"`   // DSN of the PostgreSQL with the locks; empty: they are elsewhere
 }
 
-// storages are servers that the locks guard.
+// storages are the servers whose data the locks guard.
 type storages struct {
 	redis *redisproc.Server
 	sql   *pgproc.Server
 }
 
-// start starts both. After an error stop has to be called, too.
+// start starts both. Call stop even after an error.
 func (s *storages) start(ctx context.Context) (err error) {
 	if s.redis, err = redisproc.Start(ctx, nil); err != nil {
 		return err
@@ -66,7 +66,7 @@ func (s *storages) stop() (errs error) {
 	return errs
 }
 
-// store is one storage of one value for each key.
+// store is one storage with one value per key.
 type store struct {
 	name string
 	get  func(ctx context.Context, key string, h held) (string, error)
@@ -76,7 +76,7 @@ type store struct {
 type openStores struct {
 	redis               rueidis.Client
 	db                  *sql.DB
-	pool                *pgxpool.Pool // where the locks are; nil: elsewhere
+	pool                *pgxpool.Pool // of the database with the locks; nil: elsewhere
 	fenced, sql, nobody *store
 	row                 *store
 }
@@ -102,7 +102,7 @@ func (s stores) open(fenced bool) (*openStores, error) {
 		if err != nil {
 			return nil, err
 		}
-		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // which a pooler bears
+		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // works through a pooler
 		if out.pool, err = pgxpool.NewWithConfig(context.Background(), cfg); err != nil {
 			return nil, err
 		}
@@ -140,7 +140,7 @@ func isStale(err error) bool {
 	return errors.Is(err, fence.ErrStale) || errors.Is(err, holdfast.ErrLost)
 }
 
-// valueKey returns a key apart from the lock's key, and from the other storage's.
+// valueKey returns a key that differs from the lock's key and from other storages' keys.
 func valueKey(name, key string) string { return name + ":" + key }
 
 func newUnfenced(client rueidis.Client) *store {
@@ -178,8 +178,7 @@ const (
 	upsertValue  = `INSERT INTO chaos (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value`
 )
 
-// sqlFenced claims, reads and writes in three transactions, so that others come
-// between them.
+// sqlFenced claims, reads and writes in three transactions, so that other writers can come between them.
 func sqlFenced(db *sql.DB) (*store, error) {
 	f, err := sqlfence.New(sqlfence.PostgreSQL, nil)
 	if err != nil {
@@ -211,7 +210,7 @@ func selectValue(ctx context.Context, db *sql.DB, key string) (string, error) {
 	return v, err
 }
 
-// prepareSQL makes the tables.
+// prepareSQL creates the tables.
 func prepareSQL(ctx context.Context, dsn string) error {
 	db, err := sql.Open("pgx", dsn)
 	if err != nil {
@@ -229,7 +228,7 @@ func prepareSQL(ctx context.Context, dsn string) error {
 	return err
 }
 
-// finalValue reads the last value of a key in a storage, read past its fence.
+// finalValue reads the last value of a key in a storage, without its fence.
 func (s *openStores) finalValue(ctx context.Context, name, key string) (string, error) {
 	switch name {
 	case bySQL:

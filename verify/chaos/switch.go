@@ -18,24 +18,25 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
-// A switch-over has another server take over from a database that is well. What was confirmed is on the new one. The old one lives on,
-// its connections with it, and takes no writes any more; new connections lead to the new one.
+// In a switch-over another server takes over from a healthy database. The new server has all confirmed writes.
+// The old one keeps running with its connections and rejects writes; new connections lead to the new one.
 
 const (
 	switchTime = 30 * time.Second
-	settle     = 100 * time.Millisecond // until all sessions have read a setting, as a rule
-	// prepareTime bounds the start of the next server: on a slower machine nothing happens, or it would in the next window.
+	settle     = 100 * time.Millisecond // usually enough for all sessions to read a setting
+	// prepareTime bounds the start of the next server: on a slower machine the fault is skipped, because it
+	// would reach into the next window.
 	prepareTime = 4 * time.Second
 )
 
-// passfile has the password of user, for clients that do not go through the pooler.
+// passfile returns the file with the password of user, for clients that bypass the pooler.
 func (s *postgresSite) passfile() string { return filepath.Join(s.dir, "passfile") }
 
 func (s *postgresSite) writePassfile(password string) error {
 	return replaceFile(s.passfile(), "*:*:*:"+user+":"+password+"\n")
 }
 
-// wantPasswords makes user, whom the server asks for a password.
+// wantPasswords creates user, from whom the server requires a password.
 func (s *postgresSite) wantPasswords(ctx context.Context) error {
 	db, err := sql.Open("pgx", s.server.DSN())
 	if err != nil {
@@ -58,7 +59,7 @@ func (s *postgresSite) wantPasswords(ctx context.Context) error {
 	return errors.Join(err, s.writePassfile(firstPassword))
 }
 
-// rotate changes the password, of which the clients learn By later.
+// rotate changes the password. The clients learn of it By later.
 func (s *postgresSite) rotate(f Fault, victim int, rest func(time.Duration)) error {
 	v := s.only[victim]
 	v.life.Lock()
@@ -74,7 +75,7 @@ func (s *postgresSite) rotate(f Fault, victim int, rest func(time.Duration)) err
 	}, tell: func(turn int) error { return s.writePassfile(passwords[turn]) }}.run(f, rest)
 }
 
-// promoteReplica has a replica take over.
+// promoteReplica makes a replica take over.
 func (s *postgresSite) promoteReplica(f Fault, victim int, rest func(time.Duration)) error {
 	v := s.only[victim]
 	v.life.Lock()
@@ -111,7 +112,7 @@ func (s *postgresSite) promoteReplica(f Fault, victim int, rest func(time.Durati
 	return errors.Join(oldPooler.Stop(), old.Stop())
 }
 
-// takeOver has the old primary take no writes any more, and promotes the replica once that has all of them.
+// takeOver makes the old primary reject writes, and promotes the replica once that has all writes.
 func takeOver(ctx context.Context, primary, replica *pgproc.Server, rest func(time.Duration)) error {
 	from, err := sql.Open("pgx", primary.DSN())
 	if err != nil {
@@ -130,7 +131,8 @@ func takeOver(ctx context.Context, primary, replica *pgproc.Server, rest func(ti
 		}
 		return err
 	}
-	// A session may read the setting late, and write once more. What the replica does not have is never confirmed.
+	// A session may read the setting late and write once more. A write that the replica lacks is never
+	// confirmed.
 	if err := set("synchronous_standby_names = '*'"); err != nil {
 		return err
 	}
@@ -144,7 +146,8 @@ func takeOver(ctx context.Context, primary, replica *pgproc.Server, rest func(ti
 		return err
 	}
 	rest(settle)
-	// Transactions that had begun before go on: they are over once the next transaction's number stays as it is.
+	// Transactions that began before go on. They are over once the number of the next transaction stays
+	// constant.
 	const unfinished = `SELECT pg_snapshot_xmax(pg_current_snapshot())::text, pg_snapshot_xmin(pg_current_snapshot()) < pg_snapshot_xmax(pg_current_snapshot())
 		OR EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND xact_start < $1), pg_current_wal_lsn()::text`
 	var since time.Time
@@ -166,7 +169,7 @@ func takeOver(ctx context.Context, primary, replica *pgproc.Server, rest func(ti
 	return errors.Join(err, ctx.Err())
 }
 
-// launched is a server that was started for a switch-over, or why it was not.
+// launched is a server that was started for a switch-over, or the error of its start.
 type launched struct {
 	server *mariaproc.Server
 	err    error
@@ -179,7 +182,8 @@ func (l launched) stop() error {
 	return l.server.Stop()
 }
 
-// prepareSuccessor starts the server that takes over next, for which MySQL takes longer than a fault lasts.
+// prepareSuccessor starts the server that takes over next, because the start of MySQL takes longer than a
+// fault.
 func (s *mariadbSite) prepareSuccessor() {
 	s.next = make(chan launched, 1)
 	go func(into chan<- launched) {
@@ -190,7 +194,7 @@ func (s *mariadbSite) prepareSuccessor() {
 	}(s.next)
 }
 
-// switchToCopy has a new server take over, which gets a copy of all tables.
+// switchToCopy makes a new server take over, with a copy of all tables.
 func (s *mariadbSite) switchToCopy(f Fault, victim int, rest func(time.Duration)) error {
 	v := s.members[victim]
 	v.life.Lock()
@@ -208,7 +212,7 @@ func (s *mariadbSite) switchToCopy(f Fault, victim int, rest func(time.Duration)
 		return next.err
 	}
 	begun := monotonicNow()
-	err := s.reloadIdentity(ctx, next.server) // it may have begun with an older one
+	err := s.reloadIdentity(ctx, next.server) // it may have started with an older certificate
 	if err == nil {
 		err = s.copyTables(ctx, next.server.Socket(), rest)
 	}
@@ -226,7 +230,7 @@ func (s *mariadbSite) switchToCopy(f Fault, victim int, rest func(time.Duration)
 	return old.Stop()
 }
 
-// copyTables has the server take no writes any more, and copies its tables to another one.
+// copyTables makes the server reject writes, and copies its tables to another one.
 func (s *mariadbSite) copyTables(ctx context.Context, to string, rest func(time.Duration)) error {
 	old, err := sql.Open("mysql", "root@unix("+s.server.Socket()+")/chaos")
 	if err != nil {
@@ -239,7 +243,8 @@ func (s *mariadbSite) copyTables(ctx context.Context, to string, rest func(time.
 	}
 	defer next.Close()
 	old.SetMaxOpenConns(1)
-	// Sessions keep the setting that they began with. So those end that began before; whoever connects again still comes here.
+	// Sessions keep the setting that they began with, so kill those that began before; new connections still
+	// lead here.
 	if _, err := old.ExecContext(ctx, s.product.rejectWrites); err != nil {
 		return err
 	}
@@ -255,7 +260,7 @@ func (s *mariadbSite) copyTables(ctx context.Context, to string, rest func(time.
 		}
 		left = len(ids)
 		for _, id := range ids {
-			old.ExecContext(ctx, "KILL "+id) // it may have ended meanwhile
+			old.ExecContext(ctx, "KILL "+id) // ignore an error: it may have ended
 		}
 	}
 	tables, err := readColumn(ctx, old, "SHOW TABLES")
@@ -319,22 +324,22 @@ func copyTable(ctx context.Context, from, to *sql.DB, table string) error {
 	return errors.Join(rows.Err(), tx.Commit())
 }
 
-// makeCertificate makes a new certificate for the servers, which they take once they are told to.
+// makeCertificate creates a new certificate, which the servers use once they reload it.
 func (s *mariadbSite) makeCertificate() error {
 	_, err := redisproc.NewCertificate(s.dir)
 	return errors.Join(err, os.Chmod(filepath.Join(s.dir, "tls.crt"), 0o644), os.Chmod(filepath.Join(s.dir, "tls.key"), 0o644))
 }
 
-// trustCertificate has the clients trust the certificate.
+// trustCertificate makes the clients trust the current certificate.
 func (s *mariadbSite) trustCertificate() error {
 	text, err := os.ReadFile(filepath.Join(s.dir, "tls.crt"))
 	return errors.Join(err, replaceFile(s.authorities(), string(text)))
 }
 
-// authorities is the file in which clients find whom to trust.
+// authorities returns the file with the authorities that clients trust.
 func (s *mariadbSite) authorities() string { return filepath.Join(s.dir, "ca.pem") }
 
-// rotate has the server show a new certificate, which is its own authority and of which the clients learn By later.
+// rotate makes the server use a new self-signed certificate. The clients learn of it By later.
 func (s *mariadbSite) rotate(f Fault, victim int, rest func(time.Duration)) error {
 	v := s.members[victim]
 	v.life.Lock()
@@ -344,7 +349,7 @@ func (s *mariadbSite) rotate(f Fault, victim int, rest func(time.Duration)) erro
 	}, tell: func(int) error { return s.trustCertificate() }}.run(f, rest)
 }
 
-// reloadIdentity has a server read its certificate again.
+// reloadIdentity makes a server read its certificate again.
 func (s *mariadbSite) reloadIdentity(ctx context.Context, server *mariaproc.Server) error {
 	db, err := sql.Open("mysql", "root@unix("+server.Socket()+")/")
 	if err != nil {
@@ -377,8 +382,8 @@ func (s *mariadbSite) launchServer(ctx context.Context) (*mariaproc.Server, erro
 type mariadbSite struct {
 	ensemble
 	product product
-	dir     string // of certificates; the server's user can read it
+	dir     string // folder of certificates; the server's user can read it
 	server  *mariaproc.Server
-	next    chan launched     // for a switch-over; nil: there is none
-	inside  *faultproxy.Proxy // to the server, for this program, on which nothing is ever wrong
+	next    chan launched     // server for the next switch-over; nil: none
+	inside  *faultproxy.Proxy // to the server, for this program, without faults
 }

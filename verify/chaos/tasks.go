@@ -11,26 +11,26 @@ import (
 	"time"
 )
 
-// task is a kind of work that some workers of each client do, turn by turn. Its histories are judged as histories of locks: each slot
-// of a semaphore is a lock, and so is each of several names. A whole semaphore is a lock with several holders at once, and so is a
-// read-write lock, of which a writer takes all places.
+// task is a kind of work that some workers of each client do, in turns. Its histories are judged as histories
+// of locks: each slot of a semaphore is a lock, and so is each of several names. A whole semaphore is a lock
+// with several simultaneous holders, and so is a read-write lock, of which a writer takes all places.
 type task interface {
-	// title names the task in the report, where it has a line; empty: the report's table is about it.
+	// title names the task in the report; empty: the report's main table shows it.
 	title() string
 	// family begins the names of its locks in a window; see span.key.
 	family() string
 	// workers returns the number of workers of this client.
 	workers(*order) int
-	// pause returns the longest rest of a worker between two turns.
+	// pause returns the longest pause of a worker between two turns.
 	pause() time.Duration
-	// takeTurn takes what the task is about, keeps it for a while and gives it back.
+	// takeTurn acquires the lock of the task, keeps it for a while and releases it.
 	takeTurn(context.Context, *worker, *span)
 }
 
-// tasks are all that clients do.
+// tasks are all tasks of the clients.
 var tasks = []task{oneLock{}, anySlot{}, manyLocks{}, bothSides{}}
 
-// taskOf returns the task of a lock, by its key; nil: the lock belongs to another recipe.
+// taskOf returns the task of a lock, by its key; nil: the lock belongs to another library.
 func taskOf(key string) task {
 	_, name, _ := strings.Cut(key, "/")
 	name = strings.TrimRight(strings.TrimRight(name, "#0123456789"), "0123456789")
@@ -42,7 +42,7 @@ func taskOf(key string) task {
 	return nil
 }
 
-// shareOf returns the share of this client of so many workers.
+// shareOf returns this client's share of the workers.
 func (o *order) shareOf(workers int) int {
 	if o.Peer {
 		return 0
@@ -54,11 +54,11 @@ func (o *order) shareOf(workers int) int {
 	return n
 }
 
-// holdTime returns the time for which a task keeps its lock: seldom longer than a TTL, so that it needs
-// renewals.
+// holdTime returns the time for which a task keeps its lock. Sometimes it is longer than a TTL, so that it
+// needs renewals.
 func (w *worker) holdTime(s *span, usual time.Duration) time.Duration {
 	d := rand.N(usual)
-	if s.Class != after && rand.IntN(30) == 0 { // there all others have to get through meanwhile
+	if s.Class != after && rand.IntN(30) == 0 { // in the last window all others must get their turn
 		d = time.Duration(w.Schedule.TTL) + rand.N(500*time.Millisecond)
 	}
 	return min(d, time.Duration(s.end-monotonicNow()))
@@ -72,7 +72,7 @@ func patienceIn(s *span) time.Duration {
 	return min(500*time.Millisecond+rand.N(3*time.Second), time.Duration(s.end-monotonicNow()))
 }
 
-// giveBack gives back what a worker has, under these keys and attempts.
+// giveBack releases the locks of a worker, under these keys and attempts.
 func (w *worker) giveBack(ctx context.Context, keys, tries []string, release func(context.Context) error) {
 	for i, key := range keys {
 		w.rec.record(event{Kind: leaving, Key: key, Try: tries[i]})
@@ -83,7 +83,7 @@ func (w *worker) giveBack(ctx context.Context, keys, tries []string, release fun
 	}
 }
 
-// anySlot is eight workers, some of them in one process, for a semaphore. Each slot guards values of its own.
+// anySlot has eight workers, some of them in one process, for a semaphore. Each slot guards its own values.
 type anySlot struct{}
 
 const (
@@ -97,7 +97,7 @@ func (anySlot) title() string {
 func (anySlot) family() string       { return "hs" }
 func (anySlot) pause() time.Duration { return 300 * time.Millisecond }
 
-// workers has two in each of the first clients, which stand in one line there.
+// workers returns two for each of the first clients, where they share one line.
 func (anySlot) workers(o *order) int {
 	if o.Peer {
 		return 0
@@ -105,7 +105,7 @@ func (anySlot) workers(o *order) int {
 	return min(2, max(0, slotWorkers-2*o.Number))
 }
 
-// slotKey returns the name of a slot in the history, and on the service.
+// slotKey returns the name of a slot in the history and on the service.
 func slotKey(key string, slot int) string { return key + "#" + strconv.Itoa(slot) }
 
 func (anySlot) takeTurn(ctx context.Context, w *worker, s *span) {
@@ -130,7 +130,7 @@ type manyLocks struct{}
 const (
 	manyWorkers = 16
 	manyNames   = 12
-	maxMany     = 5 // of them in one call
+	maxMany     = 5 // most locks in one call
 )
 
 func (manyLocks) title() string {
@@ -167,7 +167,7 @@ func (manyLocks) takeTurn(ctx context.Context, w *worker, s *span) {
 	w.giveBack(ctx, keys, tries, leases.Release)
 }
 
-// bothSides is twelve workers who read or, one time in four, write what a read and write lock guards.
+// bothSides has twelve workers that read, or one time in four write, the values under a read-write lock.
 type bothSides struct{}
 
 const (
@@ -209,19 +209,19 @@ func (bothSides) takeTurn(ctx context.Context, w *worker, s *span) {
 	w.giveBack(ctx, []string{key}, []string{try}, h.release)
 }
 
-// isFurther reports whether an attempt belongs to a call for several locks that is counted with its
-// first one.
+// isFurther reports whether an attempt belongs to a call for several locks that is counted with its first
+// attempt.
 func isFurther(try string) bool {
 	_, n, _ := strings.Cut(try, ":")
 	return n != "" && n != "0"
 }
 
-// TaskReport has the counts of a task beside the table's, and its violations.
+// TaskReport has the counts of a task that the main table lacks, and its violations.
 type TaskReport struct {
 	Calls      int   `json:"calls"`
-	Granted    int   `json:"granted"` // of those
-	Leases     int   `json:"leases"`  // that they were granted
-	Most       int   `json:"most"`    // holders of one lock, or semaphore, at once
+	Granted    int   `json:"granted"` // granted calls
+	Leases     int   `json:"leases"`  // granted leases
+	Most       int   `json:"most"`    // most simultaneous holders of one lock or semaphore
 	Overlaps   int   `json:"overlaps"`
 	Duplicates int   `json:"duplicate_tokens"`
 	Disorder   int   `json:"order_violations"`
@@ -254,7 +254,7 @@ func (t *TaskReport) String() string {
 		t.Calls, t.Granted, t.Leases, roundMilli(time.Duration(t.Longest)), t.Most, t.Overlaps, t.Duplicates, t.Disorder, t.Lost)
 }
 
-// taskFor returns the counts for the task of a lock; nil: the table has them.
+// taskFor returns the counts for the task of a lock; nil: the main table has them.
 func (r *Report) taskFor(key string) *TaskReport {
 	t := taskOf(key)
 	if t == nil || t.title() == "" {

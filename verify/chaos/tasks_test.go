@@ -10,7 +10,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// semaphoreEvents makes events of "TIME KIND CLIENT [SLOT TOKEN]" about a semaphore of three slots, with semicolons between them.
+// semaphoreEvents parses "TIME KIND CLIENT [SLOT TOKEN]" into events about a semaphore of three slots,
+// separated by semicolons.
 func semaphoreEvents(lines string) (events []event) {
 	for line := range strings.SplitSeq(lines, ";") {
 		e, what, slot := event{Key: "w0/hs0", Slots: slots, Until: 1000}, "", 0
@@ -24,16 +25,16 @@ func semaphoreEvents(lines string) (events []event) {
 	return events
 }
 
-// three hold slots of their own.
+// three holders have a slot each.
 const three = "1 asked a/1; 1 asked b/1; 1 asked c/1; 1 asked d/1; 2 got a/1 0 7; 3 got b/1 1 4; 4 got c/1 2 4"
 
-// TestSemaphoreHasOneHolderPerSlot: the sweep and Porcupine agree about the semaphore and about each slot.
+// The checks in check.go and Porcupine agree about the semaphore and about each slot.
 func TestSemaphoreHasOneHolderPerSlot(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		name, lines string
 		whole, slot int // overlaps of the semaphore, and of its first slot
-		tokens      int // duplicates, and those out of order, of the first slot
+		tokens      int // duplicate and disordered tokens of the first slot
 	}{
 		{"three holders of three slots", three, 0, 0, 0},
 		{"a fourth, on a fourth slot", three + "; 5 got d/1 3 1", 1, 0, 0},
@@ -64,8 +65,8 @@ func TestSemaphoreHasOneHolderPerSlot(t *testing.T) {
 	}
 }
 
-// TestWriterIsAloneWithOrderedToken: the sweep and Porcupine agree. Lines are "TIME KIND CLIENT SIDE [TOKEN]"; a
-// lease of a reader is renewed under the key of its place.
+// The checks in check.go and Porcupine agree. Lines are "TIME KIND CLIENT SIDE [TOKEN]"; a reader's lease is
+// renewed under the key of its place.
 func TestWriterIsAloneWithOrderedToken(t *testing.T) {
 	t.Parallel()
 	const asks = "1 asked a/1 reader; 1 asked b/1 reader; 1 asked c/1 writer; 1 asked d/1 reader; 1 asked e/1 reader; 1 asked f/1 reader; "
@@ -114,7 +115,7 @@ func TestOverdueCallIsFound(t *testing.T) {
 	paused := func(client string, _, _ int64) bool { return client == "paused" }
 	for _, row := range []struct {
 		name              string
-		overdue, unserved int // with 10 more
+		overdue, unserved int // with more = 10
 		a                 attempt
 	}{
 		{"granted in time", 0, 0, attempt{asked: 20, wait: 30, got: 50}},
@@ -135,7 +136,7 @@ func TestOverdueCallIsFound(t *testing.T) {
 	}
 }
 
-// TestEachTaskHasItsWorkers: they are spread over all clients, and none is a peer.
+// They are spread over all Holdfast clients.
 func TestEachTaskHasItsWorkers(t *testing.T) {
 	t.Parallel()
 	for _, clients := range []int{4, 5, 8} {
@@ -160,7 +161,7 @@ func TestEachTaskHasItsWorkers(t *testing.T) {
 	}
 }
 
-// TestACallForSeveralLocksCountsOnce, and each of its locks too.
+// Each of its locks is counted too.
 func TestACallForSeveralLocksCountsOnce(t *testing.T) {
 	t.Parallel()
 	var r TaskReport

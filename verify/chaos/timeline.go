@@ -14,10 +14,10 @@ const (
 	pixelsPerSecond = 60
 	rowHeight       = 14
 	windowGap       = 16
-	mostWindows     = 60 // that are drawn; with a violation, all are
+	mostWindows     = 60 // windows that are drawn; those with a violation always
 )
 
-// timeline draws who held what when, and which faults there were.
+// timeline draws the holders of each lock over time, and the faults.
 type timeline struct {
 	start int64
 	keys  int
@@ -30,7 +30,7 @@ type drawing struct {
 	height int
 }
 
-// add draws a window, unless there are many already and this one is uneventful.
+// add adds a window, unless there are many already and this one is uneventful.
 func (t *timeline) add(s *span, locks map[string]*lockHistory, faults []happened, found []Finding) {
 	if len(t.drawn) >= mostWindows && len(found) == 0 {
 		return
@@ -61,7 +61,7 @@ func (t *timeline) add(s *span, locks map[string]*lockHistory, faults []happened
 		}
 		for _, a := range l.grantedAttempts() {
 			i, w := a.trustedInterval(), a.workedInterval()
-			if w.end > i.end { // at work without trust
+			if w.end > i.end { // work without trust
 				fmt.Fprintf(&b, `<rect class="u" x="%.2f" y="%d" width="%.2f" height="2"/>`, x(i.end), y+rowHeight-4, x(w.end)-x(i.end))
 			}
 			fmt.Fprintf(&b, `<rect x="%.2f" y="%d" width="%.2f" height="9" fill="%s"><title>%s token %d</title></rect>`+"\n",
@@ -71,7 +71,7 @@ func (t *timeline) add(s *span, locks map[string]*lockHistory, faults []happened
 	t.drawn = append(t.drawn, drawing{s, b.String(), rows * rowHeight})
 }
 
-// SVG is the picture: a strip for each window, from top to bottom.
+// SVG returns the picture: one strip per window, from top to bottom.
 func (t *timeline) SVG() string {
 	slices.SortFunc(t.drawn, func(a, b drawing) int { return cmp.Compare(a.span.index, b.span.index) })
 	var b strings.Builder
@@ -95,9 +95,9 @@ func escapeText(s string) string {
 	return b.String()
 }
 
-// colourOf returns a colour for each client: neighbours in number are far apart in hue.
+// colourOf returns a colour for a client: neighbouring numbers have distant hues.
 func colourOf(client string) string {
 	number, again := 0, 0
-	fmt.Sscanf(client, "holdfast%d.%d", &number, &again) // a name of another kind is drawn like the first
+	fmt.Sscanf(client, "holdfast%d.%d", &number, &again) // any other name gets the first colour
 	return fmt.Sprintf("hsl(%d 60%% %d%%)", number*137%360, 40+again%3*10)
 }

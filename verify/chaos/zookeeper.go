@@ -29,12 +29,12 @@ func openZookeeperBelow(o *order, prefix string) (driver.Driver, error) {
 	return zookeeper.New(context.Background(), o.Nodes, &zookeeper.Options{Path: "/" + prefix, NoCheck: true}) // faults may be under way
 }
 
-// syncLimit has a member look for another leader once it has not heard of its own for four ticks, which here are 2 s.
+// syncLimit makes a member look for another leader after four ticks (2 s here) without a message from its
+// leader.
 const syncLimit = "syncLimit=4"
 
-// reign bounds the time beyond a TTL until the next grant when the ensemble gets another leader: until its
-// absence is noticed and another one is elected and followed, which then counts each session from the
-// beginning.
+// reign bounds the time beyond a TTL until the next grant when the ensemble changes its leader: until the
+// members notice, elect and follow a new one, which restarts the timeout of each session.
 const reign = 5 * time.Second
 
 var zookeeperClasses = map[string]class{
@@ -62,7 +62,7 @@ var zookeeperClasses = map[string]class{
 	"mixed":               {from: fromEnd, extra: reign},
 }
 
-// zookeeperSite is the members of an ensemble.
+// zookeeperSite has the members of an ensemble.
 type zookeeperSite struct {
 	ensemble
 	servers *zkproc.Ensemble
@@ -96,8 +96,8 @@ func (s *zookeeperSite) findGhosts(ctx context.Context, span *span, ttl time.Dur
 	return append(found, more...), err
 }
 
-// zkLocks is zk.Lock over one session for each process. It says nothing of its end, so that a holder believes in it until its
-// client has another session.
+// zkLocks uses zk.Lock over one session per process. zk.Lock does not report its end, so a holder trusts it
+// until its client has another session.
 type zkLocks struct {
 	*zk.Conn
 	rec *recorder
@@ -112,7 +112,8 @@ func openZkLock(o *order, rec *recorder) (service, error) {
 	return zkLocks{conn, rec}, err
 }
 
-// takeLock leaves a wait that ctx ends to itself, as zk.Lock cannot be told to give up; its lock is freed when it comes.
+// takeLock abandons a wait that ctx ends, because zk.Lock cannot be cancelled; its lock is released when it is
+// granted.
 func (z zkLocks) takeLock(ctx context.Context, key string, _ lockRequest) (held, error) {
 	l := zk.NewLock(z.Conn, "/stock/"+key, zk.WorldACL(zk.PermAll))
 	locked := make(chan error, 1)

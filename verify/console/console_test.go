@@ -22,12 +22,12 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
 )
 
-// patience bounds every wait for something that must come, on a machine that is busy.
+// patience bounds each wait for an expected event, on a busy machine.
 const patience = time.Minute
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(cleaning{m})) }
 
-// cleaning removes the program, when the tests are over.
+// cleaning removes the program once the tests are over.
 type cleaning struct{ *testing.M }
 
 // Run runs the tests.
@@ -40,18 +40,18 @@ func (m cleaning) Run() int {
 	return m.M.Run()
 }
 
-// visit is a page of a console in a browser.
+// visit is the page of a console in a browser.
 type visit struct {
 	*stage
 	t   *testing.T
 	tab context.Context
 
 	mu     sync.Mutex // guards faults
-	faults []string   // that the browser has found in the page
+	faults []string   // faults that the browser has found in the page
 }
 
-// openConsole opens the console on so many nodes. Where there is no browser the test is skipped, or
-// fails if HOLDFAST_SERVERS_REQUIRED is set, as in continuous integration.
+// openConsole opens the console for a number of nodes. Without a browser it skips the test, or fails it if
+// HOLDFAST_SERVERS_REQUIRED is set, as in continuous integration.
 func openConsole(t *testing.T, nodes int) *visit {
 	t.Helper()
 	if testing.Short() {
@@ -103,7 +103,7 @@ func openConsole(t *testing.T, nodes int) *visit {
 	return v
 }
 
-// doSteps does one step after the other.
+// doSteps runs the steps in order.
 func (v *visit) doSteps(steps ...step) {
 	v.t.Helper()
 	ctx, cancel := context.WithTimeout(v.tab, patience)
@@ -131,7 +131,7 @@ func evaluateJS[T any](v *visit, expression string) T {
 	return got
 }
 
-// openPage opens the page with what its address asks for.
+// openPage opens the page with this hash in its address.
 func (v *visit) openPage(hash string) {
 	v.t.Helper()
 	evaluateJS[string](v, fmt.Sprintf(`location.hash = %q`, hash))
@@ -166,7 +166,7 @@ func TestThePageShowsWhoHoldsAndWhoWaits(t *testing.T) {
 	v.awaitTexts(`#doc-rest summary`, "checks")
 }
 
-// TestForeignTextIsNotMarkup: other clients choose names, hosts and notes.
+// Other clients choose names, hosts and notes.
 func TestForeignTextIsNotMarkup(t *testing.T) {
 	v := openConsole(t, 1)
 	const markup = `<img src=x onerror=alert(1)><script>alert(2)</script>&lt;"'`
@@ -202,7 +202,7 @@ func TestThePageFollowsWhatChanges(t *testing.T) {
 	v.servers[2].Kill()
 	v.awaitTexts(`#headline`, "DEGRADED: 1 of 3 nodes")
 	v.awaitTexts(`#nodes`, "DOWN")
-	v.awaitTexts(`#doc-table`, "FAULT", v.servers[2].Addr()) // the doctor is asked again
+	v.awaitTexts(`#doc-table`, "FAULT", v.servers[2].Addr()) // the doctor runs again
 	v.servers[1].Kill()
 	v.awaitTexts(`#headline`, "NO MAJORITY: 2 of 3 nodes")
 	v.failOn(v.servers[1].Restart(t.Context()))
@@ -213,10 +213,10 @@ func TestThePageFollowsWhatChanges(t *testing.T) {
 	if evaluateJS[string](v, `document.body.dataset.live`) != "no" {
 		t.Error("the page looks live")
 	}
-	v.forgetErrors() // the console that is gone
+	v.forgetErrors() // errors about the stopped console
 }
 
-// forgetErrors forgets what the browser has said of answers that the test has provoked.
+// forgetErrors drops what the browser has logged about answers that the test has provoked.
 func (v *visit) forgetErrors() {
 	v.t.Cleanup(func() {
 		v.mu.Lock()
@@ -225,25 +225,26 @@ func (v *visit) forgetErrors() {
 	})
 }
 
-// cut names what one would not see at the width of the page, however one scrolls: what lies outside, or is cut off by what it stands in.
+// cut selects the elements that a user cannot see at the width of the page even by scrolling: outside the
+// page, or cut off by a parent.
 const cut = `[...document.querySelectorAll("header *, main *, dialog[open] *")].filter((e) => {
 	const style = getComputedStyle(e), box = e.getBoundingClientRect();
 	if (!e.checkVisibility() || e.closest("thead, .hidden") || e.matches("td:empty, option, select")) return false;
 	return box.right > innerWidth + 1 || box.left < -1 || style.overflowX !== "visible" && e.scrollWidth > e.clientWidth + 1 && !e.matches("input, dialog");
 }).map((e) => e.tagName + "#" + e.id + " " + e.textContent.slice(0, 20)).slice(0, 3).join("; ")`
 
-// seen are the elements that have a text of their own which is shown.
+// seen selects the visible elements with text of their own.
 const seen = `[...document.querySelectorAll("header *, main *, dialog[open] *")].filter((e) => {
 	const box = e.getBoundingClientRect();
 	return e.checkVisibility() && !e.closest("thead, .hidden, select") && box.width > 1 && box.height > 1 &&
 		[...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
 }).length`
 
-// TestNarrowAndEnlargedPagesShowEverything also has letters of twice the size, on a page that is as wide as before.
+// Also with letters of twice the size on a page of the same width.
 func TestNarrowAndEnlargedPagesShowEverything(t *testing.T) {
 	v := openConsole(t, 3)
 	v.failOn(v.setUpLocks(t.Context()))
-	v.servers[2].Kill() // so that there is an outage with its cause, and the doctor has findings
+	v.servers[2].Kill() // shows an outage with its cause, and findings of the doctor
 	v.awaitTexts(`#doc-table`, "FAULT", v.servers[2].Addr())
 	v.failOn(v.holdLocks(t.Context(), holdfast.Holder{Host: strings.Repeat("long-host-", 12), Program: strings.Repeat("p", 60)},
 		strings.Repeat("note", 16), strings.Repeat("long", 60)))
@@ -259,7 +260,7 @@ func TestNarrowAndEnlargedPagesShowEverything(t *testing.T) {
 		v.doSteps(chromedp.EmulateViewport(1280, 900))
 		views[name]()
 		for _, size := range []struct{ width, zoom, letters int64 }{
-			{1280, 1, 16}, {320, 1, 16}, {390, 1, 16}, {1280, 2, 16}, {1280, 4, 16}, {1280, 1, 32}, {640, 1, 32}, // zoom makes the page as narrow
+			{1280, 1, 16}, {320, 1, 16}, {390, 1, 16}, {1280, 2, 16}, {1280, 4, 16}, {1280, 1, 32}, {640, 1, 32}, // a zoomed page is narrower
 		} {
 			_, err := chromedp.Call(v.tab, page.SetFontSizes, page.SetFontSizesParams{FontSizes: &page.FontSizes{Standard: size.letters}})
 			v.failOn(err)
@@ -283,7 +284,7 @@ func TestNarrowAndEnlargedPagesShowEverything(t *testing.T) {
 	}
 }
 
-// TestThePageStaysLiveWithTenThousandLocks logs the cost of the page; its bounds hold on a busy machine.
+// The test logs the cost of the page; its bounds hold on a busy machine.
 func TestThePageStaysLiveWithTenThousandLocks(t *testing.T) {
 	v := openConsole(t, 1)
 	v.failOn(v.do0("EVAL", "for i = 0, 9999 do redis.call('SET', string.format('lock:n%05d', i), 'first', 'PX', 600000) end", "0"))
@@ -305,7 +306,7 @@ func TestThePageStaysLiveWithTenThousandLocks(t *testing.T) {
 	v.awaitTexts(`#p-text`, "1 of 200")
 	v.doSteps(waitUntil(`document.getElementById("c-hand_overs").textContent > "0.0"`))
 	const paints = `performance.getEntriesByName("first-contentful-paint")`
-	v.doSteps(waitUntil(paints + `.length === 1`)) // the browser notes it a while after it has painted
+	v.doSteps(waitUntil(paints + `.length === 1`)) // the browser records a paint only later
 	t.Logf("the first paint after %d ms, all locks after %s", evaluateJS[int](v, `Math.round(`+paints+`[0].startTime)`),
 		time.Since(began).Round(10*time.Millisecond))
 	began = time.Now()
@@ -317,7 +318,7 @@ func TestThePageStaysLiveWithTenThousandLocks(t *testing.T) {
 	}
 
 	before := v.pageCosts()
-	time.Sleep(10 * time.Second) // ten refreshes, on which a thousand locks a second change
+	time.Sleep(10 * time.Second) // ten refreshes while a thousand locks a second change
 	after := v.pageCosts()
 	work := (after["TaskDuration"] - before["TaskDuration"]) / 10 * 1000
 	t.Logf("a second costs the page %.1f ms (%.1f ms of scripts, %.1f ms of layout); it has %.0f nodes, and %.1f MB", work,
@@ -355,7 +356,7 @@ func TestThePageStaysLiveWithTenThousandLocks(t *testing.T) {
 	v.awaitTexts(`#d-facts`, "somebody")
 }
 
-// pageCosts returns the resources that the page has used since it was opened: seconds, bytes and numbers, by name.
+// pageCosts returns the resources that the page has used so far, by name: seconds, bytes and counts.
 func (v *visit) pageCosts() map[string]float64 {
 	v.t.Helper()
 	_, err := chromedp.Call(v.tab, performance.Enable, performance.EnableParams{})
@@ -372,8 +373,7 @@ func (v *visit) pageCosts() map[string]float64 {
 
 func (s *stage) do0(args ...string) error { return s.runOnNode(0, args...) }
 
-// TestWhatOthersWroteIsOnlyText has locks whose names would do something in a page that
-// trusted them.
+// The names of the locks would run code in a page that trusts them.
 func TestWhatOthersWroteIsOnlyText(t *testing.T) {
 	v := openConsole(t, 1)
 	name := `<img src=x onerror="document.title='gotcha'">`
@@ -391,7 +391,7 @@ func TestWhatOthersWroteIsOnlyText(t *testing.T) {
 	}
 }
 
-// TestTextStandsOutInLightAndDark wants the contrast of WCAG AA, 4.5 to 1, of every text.
+// Every text must have the contrast of WCAG AA, 4.5 to 1.
 func TestTextStandsOutInLightAndDark(t *testing.T) {
 	v := openConsole(t, 3)
 	v.failOn(v.setUpLocks(t.Context()))
@@ -410,7 +410,7 @@ func TestTextStandsOutInLightAndDark(t *testing.T) {
 	}
 }
 
-// contrast names the elements with text that does not stand out.
+// contrast selects elements whose text has too little contrast.
 const contrast = `(() => {
   const rgb = (c) => c.match(/[\d.]+/g).map(Number);
   const light = ([r, g, b]) => [r, g, b].map((v) => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)

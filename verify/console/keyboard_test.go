@@ -14,15 +14,15 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// focus is the element that has the focus: its id, or its words.
+// focus returns the focused element: its id, or its text.
 const focus = `((e) => e === document.body ? "nothing" : e.id || e.textContent.trim())(document.activeElement)`
 
-// pressKeys presses keys, one after the other.
+// pressKeys presses keys in order.
 func (v *visit) pressKeys(keys ...string) {
 	v.t.Helper()
 	for _, key := range strings.Join(keys, "") {
 		events := kb.Encode(key)
-		if len(events) == 3 { // the character comes with the key, so that a page that takes the key gets no character
+		if len(events) == 3 { // a page that handles the key must get no character
 			events[0].Text = events[1].Text
 			events = slices.Delete(events, 1, 2)
 		}
@@ -33,14 +33,14 @@ func (v *visit) pressKeys(keys ...string) {
 	}
 }
 
-// awaitFocus waits until the focus is on an element, which must be seen to have it.
+// awaitFocus waits until an element has a visible focus.
 func (v *visit) awaitFocus(want string) {
 	v.t.Helper()
 	v.doSteps(waitUntil(fmt.Sprintf(`%s === %q`, focus, want)))
 	v.checkFocusVisible()
 }
 
-// checkFocusVisible wants that one sees where the focus is.
+// checkFocusVisible fails unless the focus is visible.
 func (v *visit) checkFocusVisible() {
 	v.t.Helper()
 	if !evaluateJS[bool](v, `(() => {
@@ -51,7 +51,7 @@ func (v *visit) checkFocusVisible() {
 	}
 }
 
-// tabTo goes on from element to element until one has the focus, at most so many.
+// tabTo presses Tab until an element has the focus, a bounded number of times.
 func (v *visit) tabTo(want string) {
 	v.t.Helper()
 	for range 60 {
@@ -63,7 +63,8 @@ func (v *visit) tabTo(want string) {
 	v.t.Fatalf("Tab does not come to %s", want)
 }
 
-// tabStops returns the elements that Tab comes to, from the top of the page or the first field of a dialogue, until it begins again.
+// tabStops returns the elements that Tab visits, from the top of the page or the first field of a dialogue,
+// until it begins again.
 func (v *visit) tabStops() (names []string) {
 	v.t.Helper()
 	if evaluateJS[bool](v, `!document.querySelector("dialog[open]")`) {
@@ -83,11 +84,11 @@ func (v *visit) tabStops() (names []string) {
 	return nil
 }
 
-// TestTheKeyboardReachesAllThatCanBeUsed compares the stops of Tab with what can be used, in the order of the page.
+// The stops of Tab are all usable elements, in the order of the page.
 func TestTheKeyboardReachesAllThatCanBeUsed(t *testing.T) {
 	v := openConsole(t, 3)
 	v.failOn(v.setUpLocks(t.Context()))
-	v.servers[2].Kill() // for the doctor to find
+	v.servers[2].Kill() // a finding for the doctor
 	v.awaitTexts(`#l-table`, "jobs/backup", "legacy/export")
 	v.awaitTexts(`#doc-table`, "FAULT")
 	usable := func(in string) []string {
@@ -152,10 +153,10 @@ func TestTheKeyboardOpensAndClosesEachView(t *testing.T) {
 	v.pressKeys(kb.Escape)
 	v.awaitFocus("jobs/backup")
 
-	v.pressKeys("/", kb.Escape) // empties it
+	v.pressKeys("/", kb.Escape) // clears the filter
 	v.doSteps(waitUntil(`document.querySelectorAll("#l-table tbody tr").length > 10`))
 	v.awaitFocus("filter")
-	v.pressKeys(kb.Tab, "l") // the order in which leases end
+	v.pressKeys(kb.Tab, "l") // order by the end of leases
 	v.doSteps(waitUntil(`location.hash.includes("sort=left")`))
 	v.awaitFocus("sort")
 
@@ -171,7 +172,7 @@ func TestTheKeyboardOpensAndClosesEachView(t *testing.T) {
 	v.doSteps(waitUntil(`document.querySelector("#doc-rest").open`))
 }
 
-// TestTheFocusStaysWhereSomethingIs takes away what has the focus: Tab must not begin again at the top of the page.
+// The test removes the focused element: Tab must not begin again at the top of the page.
 func TestTheFocusStaysWhereSomethingIs(t *testing.T) {
 	v := openConsole(t, 1)
 	v.failOn(v.do0("EVAL", "for i = 1, 60 do redis.call('SET', string.format('lock:n%02d', i), 'first', 'PX', 600000) end", "0"))
@@ -181,7 +182,7 @@ func TestTheFocusStaysWhereSomethingIs(t *testing.T) {
 	v.tabTo("p-next")
 	v.pressKeys(kb.Enter)
 	v.awaitTexts(`#p-text`, "2 of 2")
-	v.pressKeys(kb.Enter) // there is no page after this one
+	v.pressKeys(kb.Enter) // this is the last page
 	v.awaitFocus("p-next")
 	v.doSteps(chromedp.KeyEvent(kb.Tab, chromedp.KeyModifiers(chromedp.ModifierShift)))
 	v.awaitFocus("p-back")
@@ -191,13 +192,13 @@ func TestTheFocusStaysWhereSomethingIs(t *testing.T) {
 
 	v.tabTo("n02")
 	v.failOn(v.do0("DEL", "lock:n02"))
-	v.awaitFocus("n03") // when the row has gone
+	v.awaitFocus("n03") // after its row has gone
 	v.pressKeys(kb.Enter)
 	v.awaitFocus("detail")
 	v.failOn(v.do0("DEL", "lock:n03"))
 	v.doSteps(waitUntil(`![...document.querySelectorAll("#l-table a")].some((a) => a.textContent === "n03")`))
 	v.pressKeys(kb.Escape)
-	v.awaitFocus("locks") // its row has gone
+	v.awaitFocus("locks") // after its row has gone
 }
 
 func TestTheKeyboardTakesALockAway(t *testing.T) {
@@ -214,8 +215,8 @@ func TestTheKeyboardTakesALockAway(t *testing.T) {
 
 	v.pressKeys("its host is gone", kb.Tab, "jab", kb.Tab, "wrong", kb.Enter)
 	v.awaitTexts(`#f-error`, "not the name of the lock")
-	v.awaitFocus("f-name") // what is to be mended
-	v.pressKeys("job")     // over what stands there
+	v.awaitFocus("f-name") // the field to correct
+	v.pressKeys("job")     // replaces the text of the field
 	v.doSteps(waitUntil(`document.getElementById("f-name").value === "job"`))
 	v.tabTo("f-go")
 	began := time.Now()
@@ -239,5 +240,5 @@ func TestTheKeyboardTakesALockAway(t *testing.T) {
 	if st.Held {
 		t.Errorf("%v holds the lock", st.Holder)
 	}
-	v.forgetErrors() // it logs the answer to the wrong token
+	v.forgetErrors() // drops the logged answer to the wrong token
 }

@@ -1,5 +1,5 @@
-// Console drives the web console of holdfast in a headless Chromium, over real servers. As a
-// program it makes the pictures in docs; its tests hold the page to what docs/console.md says.
+// Console drives the web console of holdfast in a headless Chromium, over real servers. As a program it takes
+// the pictures in docs; its tests check the page against docs/console.md.
 package main
 
 import (
@@ -44,10 +44,10 @@ type picture struct {
 	name          string
 	width, height int64
 	dark          bool
-	lock          string // whose details are open
+	lock          string // lock with open details
 	dialog        bool
-	doctor        bool // in place of the locks
-	down          int  // a node that is killed before
+	doctor        bool // show the doctor instead of the locks
+	down          int  // number of a node to kill first
 }
 
 func takePictures(ctx context.Context, out string) error {
@@ -80,7 +80,7 @@ func takePictures(ctx context.Context, out string) error {
 	} {
 		if p.down > 0 {
 			s.servers[p.down].Kill()
-			time.Sleep(2 * time.Second) // until every view has noticed
+			time.Sleep(2 * time.Second) // let every view notice
 		}
 		if err := s.takePicture(tab, out, p); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
@@ -89,7 +89,7 @@ func takePictures(ctx context.Context, out string) error {
 	return nil
 }
 
-// setUpLocks has locks held and waited for, as on an ordinary night.
+// setUpLocks creates holders and waiters as on an ordinary night.
 func (s *stage) setUpLocks(ctx context.Context) error {
 	who := func(host string, pid int, program string) holdfast.Holder {
 		return holdfast.Holder{Host: host, PID: pid, Program: program}
@@ -124,7 +124,7 @@ func (s *stage) setUpLocks(ctx context.Context) error {
 	return s.runOnNode(2, "DEL", "lock:cache/stock")
 }
 
-// takePicture takes a picture when the page has come to rest.
+// takePicture takes a screenshot once the page has settled.
 func (s *stage) takePicture(tab context.Context, out string, p picture) error {
 	scheme := "light"
 	if p.dark {
@@ -161,8 +161,8 @@ func (s *stage) takePicture(tab context.Context, out string, p picture) error {
 	return writePicture(filepath.Join(out, p.name+".png"), shot)
 }
 
-// writePicture keeps a picture small: with the 256 colours that it has most of, and for each other
-// one the nearest of these.
+// writePicture writes a small PNG: with the 256 most frequent colours, and the nearest of these for each other
+// one.
 func writePicture(path string, shot []byte) error {
 	img, err := png.Decode(bytes.NewReader(shot))
 	if err != nil {
@@ -192,10 +192,10 @@ func writePicture(path string, shot []byte) error {
 	return os.WriteFile(path, small.Bytes(), 0o644)
 }
 
-// step is something that the user of a page does, or waits for.
+// step is an action of the user of a page, or a wait.
 type step = chromedp.Action[chromedp.Void]
 
-// waitUntil waits until an expression of JavaScript is true.
+// waitUntil waits until a JavaScript expression is true.
 func waitUntil(expression string) step {
 	return chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
 		for {

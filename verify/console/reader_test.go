@@ -15,10 +15,10 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// spoken is an element as a screen reader gets it.
+// spoken is an element as a screen reader reads it.
 type spoken struct{ role, name, text string }
 
-// readTree returns the page as a screen reader gets it, from top to bottom.
+// readTree returns the page as a screen reader reads it, from top to bottom.
 func (v *visit) readTree() (all []spoken) {
 	v.t.Helper()
 	got, err := chromedp.Call(v.tab, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
@@ -70,7 +70,7 @@ func namesOf(tree []spoken, role string) (names []string) {
 	return names
 }
 
-// TestAScreenReaderHasANameForEverything looks at each view, wide and narrow, with a node that is down.
+// The test checks each view, wide and narrow, with a node that is down.
 func TestAScreenReaderHasANameForEverything(t *testing.T) {
 	v := openConsole(t, 3)
 	v.failOn(v.setUpLocks(t.Context()))
@@ -130,7 +130,8 @@ func TestAScreenReaderHasANameForEverything(t *testing.T) {
 	}
 }
 
-// checkRows wants as many cells in each row of a table as it has columns: otherwise a screen reader reads one under the header of another.
+// checkRows checks that each row of a table has as many cells as columns: otherwise a screen reader reads
+// cells under wrong headers.
 func (v *visit) checkRows(width int64, table string, columns int) {
 	v.t.Helper()
 	count, in := -1, false
@@ -154,12 +155,12 @@ func (v *visit) checkRows(width int64, table string, columns int) {
 	}
 }
 
-// TestAScreenReaderHearsEachChangeOnce counts what is written into the regions that are read out.
+// The test counts the texts in the regions that a screen reader announces.
 func TestAScreenReaderHearsEachChangeOnce(t *testing.T) {
 	v := openConsole(t, 3)
 	v.failOn(v.setUpLocks(t.Context()))
 	v.awaitTexts(`#l-table`, "jobs/backup")
-	v.awaitTexts(`#headline`, "1 lock to look at") // the other is set again by the next renewal
+	v.awaitTexts(`#headline`, "1 lock to look at") // the next renewal restores the other one
 	v.awaitTexts(`#doctor`, "Found")
 	evaluateJS[bool](v, `(() => {
 		window.heard = [];
@@ -177,13 +178,13 @@ func TestAScreenReaderHearsEachChangeOnce(t *testing.T) {
 		if len(want) > 0 {
 			v.doSteps(waitUntil(fmt.Sprintf(`heard.length >= %d`, len(want))))
 		}
-		time.Sleep(after) // the refreshes in which nothing may be said
+		time.Sleep(after) // refreshes that must announce nothing
 		got := evaluateJS[[]string](v, `heard.splice(0)`)
 		if !slices.EqualFunc(got, want, strings.HasPrefix) {
 			t.Errorf("heard %q, want %q", got, want)
 		}
 	}
-	heard(5 * time.Second) // holders renew, and times run
+	heard(5 * time.Second) // renewals and running times
 	v.pressKeys("/", "backup")
 	heard(2*time.Second, "l-said: 1 lock for backup, trouble first, page 1 of 1")
 	v.pressKeys(kb.Tab, "n")
@@ -194,7 +195,7 @@ func TestAScreenReaderHearsEachChangeOnce(t *testing.T) {
 	heard(2 * time.Second)
 	v.failOn(v.console.Process.Kill())
 	heard(10*time.Second, "headline: NOT LIVE: nothing heard from the console since")
-	v.forgetErrors() // the console that is gone
+	v.forgetErrors() // errors about the stopped console
 	for _, region := range []string{"headline", "said", "l-said", "doc-text"} {
 		if !evaluateJS[bool](v, fmt.Sprintf(`document.getElementById(%q).checkVisibility()`, region)) {
 			t.Errorf("%s is not there before it speaks", region)
@@ -202,13 +203,13 @@ func TestAScreenReaderHearsEachChangeOnce(t *testing.T) {
 	}
 }
 
-// TestColourIsNotTheOnlySign wants other words, or a mark, wherever there is another colour.
+// Wherever the colour differs, a word or a mark must differ too.
 func TestColourIsNotTheOnlySign(t *testing.T) {
 	v := openConsole(t, 3)
 	v.failOn(v.setUpLocks(t.Context()))
-	v.openPage("lock=cache/stock") // which a node has lost
+	v.openPage("lock=cache/stock") // a lock that one node has lost
 	v.awaitTexts(`#d-state`, "at risk")
-	meaning := make(map[string]string) // of words: the level in which they stood
+	meaning := make(map[string]string) // by text: the level that it has shown
 	look := func(when string) {
 		for _, s := range evaluateJS[[][]string](v, `[...document.querySelectorAll("[data-level]")].filter((e) => e.checkVisibility()).map((e) => {
 			const marks = [...e.querySelectorAll(":scope > .mark, :scope > .verdict")].map((m) => getComputedStyle(m, "::before").content).join("");
@@ -240,7 +241,7 @@ func TestColourIsNotTheOnlySign(t *testing.T) {
 	}
 }
 
-// TestPageKeepsItsDataThroughOutage has nodes, and then the console, die and come back while the page is open.
+// Nodes, and then the console, fail and return while the page is open.
 func TestPageKeepsItsDataThroughOutage(t *testing.T) {
 	v := openConsole(t, 3)
 	v.failOn(v.holdLocks(t.Context(), holdfast.Holder{Host: "web-1", PID: 1}, "nightly", "job"))
@@ -269,7 +270,7 @@ func TestPageKeepsItsDataThroughOutage(t *testing.T) {
 
 	v.failOn(v.console.Process.Kill())
 	v.console.Wait()
-	v.forgetErrors() // the browser says that the console has gone
+	v.forgetErrors() // the browser logs that the console is gone
 	v.awaitTexts(`#headline`, "NOT LIVE")
 	v.awaitTexts(`#l-table`, "job2", "web-2 pid 2")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

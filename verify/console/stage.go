@@ -23,17 +23,17 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// stage is three nodes, clients on them, and a console that shows them.
+// stage has nodes, clients on them, and a console that shows them.
 type stage struct {
 	servers []*redisproc.Server
 	clients []*holdfast.Client
 	console *exec.Cmd
 	url     string
-	token   string // for taking locks away
-	said    words  // by the console, on stderr
+	token   string // for force-releases
+	said    words  // stderr of the console
 }
 
-// newStage starts the nodes. close ends all that is on it.
+// newStage starts the nodes. close ends everything.
 func newStage(ctx context.Context, nodes int) (s *stage, err error) {
 	s = &stage{}
 	defer func() {
@@ -51,7 +51,7 @@ func newStage(ctx context.Context, nodes int) (s *stage, err error) {
 	return s, nil
 }
 
-// built is a folder with the program, which the caller of main or of the tests removes.
+// built returns a folder with the program. The caller of main or of the tests removes it.
 var built = sync.OnceValues(func() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "holdfast-console-"); err != nil {
 		return "", err
@@ -63,13 +63,13 @@ var built = sync.OnceValues(func() (dir string, err error) {
 	return dir, err
 })
 
-// startConsole starts the console of this repository's program, and reads where it is.
+// startConsole starts the console from this repository's program and reads its address.
 func (s *stage) startConsole(ctx context.Context, backend string) error {
 	dir, err := built()
 	if err != nil {
 		return err
 	}
-	listen := cmp.Or(strings.Trim(strings.TrimPrefix(s.url, "http://"), "/"), "127.0.0.1:0") // where it was before
+	listen := cmp.Or(strings.Trim(strings.TrimPrefix(s.url, "http://"), "/"), "127.0.0.1:0") // the same address as before
 	s.token = ""
 	s.console = exec.CommandContext(ctx, filepath.Join(dir, "holdfast"), "console", "--listen", listen, "--allow-force")
 	s.console.Env = append(os.Environ(), "HOLDFAST_BACKEND="+backend)
@@ -96,7 +96,7 @@ func (s *stage) startConsole(ctx context.Context, backend string) error {
 	return nil
 }
 
-// backendURL returns the URL of the nodes. A node that has just started votes at once.
+// backendURL returns the URL of the nodes. New nodes vote at once.
 func (s *stage) backendURL() string {
 	if len(s.servers) == 1 {
 		return "redis://" + s.servers[0].Addr()
@@ -113,15 +113,15 @@ func (s *stage) close() {
 		c.Close()
 	}
 	if s.console != nil && s.console.Process != nil {
-		s.console.Process.Kill() // it may have ended
+		s.console.Process.Kill() // ignore an error: it may have ended
 		s.console.Wait()
 	}
 	for _, server := range s.servers {
-		server.Stop() // a folder in /tmp may stay
+		server.Stop() // ignore an error: a temporary folder may stay
 	}
 }
 
-// newClient returns a client of a process that calls itself h.
+// newClient returns a client with holder h.
 func (s *stage) newClient(ctx context.Context, h holdfast.Holder) (*holdfast.Client, error) {
 	drv, err := redis.Open(ctx, s.backendURL(), nil)
 	if err != nil {
@@ -134,7 +134,7 @@ func (s *stage) newClient(ctx context.Context, h holdfast.Holder) (*holdfast.Cli
 	return c, err
 }
 
-// holdLocks has a process hold locks, with a note if there is one, until the stage is closed.
+// holdLocks makes a client hold locks, with a note if it is not empty, until the stage is closed.
 func (s *stage) holdLocks(ctx context.Context, h holdfast.Holder, note string, names ...string) error {
 	c, err := s.newClient(ctx, h)
 	if err != nil {
@@ -149,13 +149,13 @@ func (s *stage) holdLocks(ctx context.Context, h holdfast.Holder, note string, n
 	return nil
 }
 
-// waitForLock has a process wait for a lock until the stage is closed.
+// waitForLock makes a client wait for a lock until the stage is closed.
 func (s *stage) waitForLock(ctx context.Context, h holdfast.Holder, name string) error {
 	c, err := s.newClient(ctx, h)
 	if err != nil {
 		return err
 	}
-	go c.Acquire(ctx, name, nil) // Close ends it
+	go c.Acquire(ctx, name, nil) // Close ends the wait
 	for {
 		st, err := c.Inspect(ctx, name)
 		if err != nil || st.Waiters > 0 && strings.Contains(fmt.Sprint(s.queuedHosts(ctx, c, name)), h.Host) {
@@ -191,7 +191,7 @@ func findBrowser() (string, error) {
 	return "", errNoBrowser
 }
 
-// newTab opens a browser with a profile of its own. cancel ends it.
+// newTab opens a browser with its own profile. cancel closes it.
 func newTab(ctx context.Context) (tab context.Context, cancel func(), err error) {
 	path, err := findBrowser()
 	if err != nil {

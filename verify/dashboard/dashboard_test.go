@@ -1,4 +1,4 @@
-// Package dashboard checks the dashboard in package prometheus against the types by which Grafana describes its own, and has a real
+// Package dashboard checks the dashboard in package prometheus against Grafana's own types, and makes a real
 // Prometheus raise each alert for jobs.
 package dashboard
 
@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/verify/interop/foreign"
 )
 
-// checkTypes has the compiler of TypeScript say what in text is none of a dashboard of Grafana: properties that do not exist, are
-// missing, or have values of another type.
+// checkTypes compiles text as a Grafana dashboard in TypeScript and returns the errors: unknown or missing
+// properties, or values of a wrong type.
 func checkTypes(t *testing.T, libraries, text string) (complaints string) {
 	t.Helper()
 	dir := t.TempDir()

@@ -24,11 +24,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 )
 
-// patience bounds every wait for something that must happen, on a machine that is busy.
+// patience bounds each wait for an expected event, on a busy machine.
 const patience = time.Minute
 
-// site has a Redis server, the command, a node exporter that reads what the command writes, and a Prometheus that scrapes the
-// exporter and has the rules.
+// site has a Redis server, the command, a node exporter that reads the command's text files, and a Prometheus
+// that scrapes the exporter and has the rules.
 type site struct {
 	t          *testing.T
 	program    string
@@ -37,7 +37,7 @@ type site struct {
 	prometheus string // its address
 }
 
-// shorter replaces a minute in the rules of a site, so that jobs of the test may be short.
+// shorter replaces a minute in the rules, so that the test's jobs may be short.
 const shorter = 5 * time.Second
 
 func newSite(t *testing.T) *site {
@@ -73,7 +73,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// freeAddr returns an address on which nothing listens.
+// freeAddr returns a free address.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -84,7 +84,7 @@ func freeAddr(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// startServer starts a server, which ends with the test. A machine without it needs tools/deps.
+// startServer starts a server until the end of the test. tools/deps installs the servers.
 func startServer(t *testing.T, argv ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
@@ -112,7 +112,7 @@ func (s *site) runHoldfast(code int, argv ...string) {
 	}
 }
 
-// runJob runs a command as a job that has a text file.
+// runJob runs a command as a job with a text file.
 func (s *site) runJob(code int, name string, argv ...string) {
 	s.t.Helper()
 	s.runHoldfast(code, append([]string{"run", "--textfile", filepath.Join(s.textfiles, name+".prom"), "-q"}, argv...)...)
@@ -123,7 +123,7 @@ func (s *site) runLeaks(code int, argv ...string) {
 	s.runHoldfast(code, append([]string{"leaks", "--textfile", filepath.Join(s.textfiles, "leaks.prom")}, argv...)...)
 }
 
-// queryPrometheus returns the answer of Prometheus to a query: the given labels of each series. An error is none.
+// queryPrometheus returns the labels of each series in the answer to a query. After an error it returns none.
 func (s *site) queryPrometheus(query string, labels ...string) (series []string) {
 	resp, err := http.Get("http://" + s.prometheus + "/api/v1/query?query=" + url.QueryEscape(query))
 	if err != nil {
@@ -149,7 +149,7 @@ func (s *site) queryPrometheus(query string, labels ...string) (series []string)
 	return slices.Compact(series)
 }
 
-// waitUntil waits until done.
+// waitUntil waits until done returns true.
 func (s *site) waitUntil(what string, done func() bool) {
 	s.t.Helper()
 	for end := time.Now().Add(patience); !done(); time.Sleep(100 * time.Millisecond) {
@@ -159,12 +159,12 @@ func (s *site) waitUntil(what string, done func() bool) {
 	}
 }
 
-// firedAlerts returns the alerts that have been raised since the beginning.
+// firedAlerts returns the alerts that were raised so far.
 func (s *site) firedAlerts() []string {
 	return s.queryPrometheus(`count_over_time(ALERTS{alertstate="firing"}[1h])`, "alertname", "name", "outcome")
 }
 
-// faults are the faults of a job, each with the alerts that must fire.
+// faults are the faults of a job, with the alerts that must fire.
 var faults = []struct {
 	alerts []string
 	plant  func(*site)
@@ -194,7 +194,7 @@ var faults = []struct {
 	}},
 }
 
-// TestJobAlertFiresOnlyOnItsFault runs jobs that succeed, and then plants each fault.
+// The test runs successful jobs first, and then plants each fault.
 func TestJobAlertFiresOnlyOnItsFault(t *testing.T) {
 	rig.Nightly(t, "dashboard")
 	t.Parallel()
@@ -252,7 +252,8 @@ func (s *site) ageMetric(file, metric string, d time.Duration) {
 	}
 }
 
-// holdsThePage checks that docs/alerts.md names the metrics that Prometheus has, and rules and dashboard no others.
+// holdsThePage checks that docs/alerts.md names all metrics of Prometheus, and that rules and dashboard use no
+// others.
 func (s *site) holdsThePage() {
 	s.t.Helper()
 	exist := s.queryPrometheus(`{__name__=~"holdfast_.*"}`, "__name__")

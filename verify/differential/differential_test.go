@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// sequencesVariable is the environment variable for how many random sequences
-// are run; -rapid.checks goes before it.
+// sequencesVariable is the environment variable with the number of random sequences; -rapid.checks overrides
+// it.
 const sequencesVariable = "SEQUENCES"
 
 func TestMain(m *testing.M) {
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// The owners: clients a and b hear their wake-ups, c and d do not.
+// Clients a and b receive their wake-ups, c and d do not.
 var (
 	owners  = []string{"a.1", "a.2", "b.1", "b.a", "c.1", "d.1"}
 	foreign = []string{"Zm9yZWlnbg==", "no-dot", "c.9", "(hash)", "(empty)", "e.1 0", "e.1 -1", "e.1 9007199254740992", "e.1 9223372036854775807"}
@@ -59,14 +59,14 @@ var (
 	oddCounts = []int64{-1 << 62, -40, -32, -1, 0, 1<<53 - 65, 1<<53 - 33, 1<<53 - 32, 1<<53 - 1, 1 << 53, 1<<60 + 7}
 )
 
-// A world is one lock on the server, under test by one sequence.
+// world is one lock on the server, under test by one sequence.
 type world struct {
 	t      *rapid.T
 	server *Server
 	keys   Keys
 	state  quorum.Lock
 	set    string      // the node's marker
-	wakes  [][2]string // expected
+	wakes  [][2]string // expected wake-ups
 }
 
 func (w *world) runCommands(cmds ...[]string) []any {
@@ -147,7 +147,7 @@ func (w *world) runCall() {
 
 func ownerClient(owner string) string { return owner[:1] }
 
-// passTime lets time pass, by making keys expire sooner.
+// passTime simulates the passing of time: it makes keys expire sooner.
 func (w *world) passTime() {
 	const shiftLua = `
 		for _, key in ipairs(KEYS) do
@@ -164,7 +164,7 @@ func (w *world) passTime() {
 	w.t.Logf("%d ms pass", d)
 }
 
-// dropKeys drops keys early.
+// dropKeys deletes keys early.
 func (w *world) dropKeys() {
 	key := rapid.SampledFrom([]string{w.keys.Lock, w.keys.Fence, w.keys.Queue}).Draw(w.t, "dropped")
 	w.runCommands([]string{"DEL", key})

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// While a hash slot moves to another shard, a script may touch no key that is not on the shard, nor one that it has just removed.
-// It has its whole effect, or none.
+// While a hash slot moves to another shard, a script may touch neither a key that is not on the shard nor one
+// that it has just removed. It has its whole effect or none.
 func TestScriptInMovingSlotDoesAllOrNothing(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, &redisproc.ClusterOptions{Masters: 2})
@@ -24,7 +24,7 @@ func TestScriptInMovingSlotDoesAllOrNothing(t *testing.T) {
 	done := make(map[string]int)
 	for _, ex := range examples() {
 		if ex.call.Marker != "" {
-			continue // no script has a marker in a cluster
+			continue // scripts have no marker in a cluster
 		}
 		c := ex.makeCase().fromJSON(t)
 		t.Run(c.Name, func(t *testing.T) {
@@ -34,7 +34,7 @@ func TestScriptInMovingSlotDoesAllOrNothing(t *testing.T) {
 			}
 			defer server.Close()
 			now, names := c.putState(t, server, keys), []string{keys.Lock, keys.Fence, keys.Queue}
-			if c.Script == "renew" && len(c.Args) == 2 { // without the queue it does not count the waiters
+			if c.Script == "renew" && len(c.Args) == 2 { // without the queue the script does not count waiters
 				names = names[:1]
 				if n, _ := c.Reply.(float64); n > 0 {
 					c.Reply = float64(0)
@@ -61,7 +61,7 @@ func TestScriptInMovingSlotDoesAllOrNothing(t *testing.T) {
 	t.Log(done)
 }
 
-// fromJSON returns c as a reader of the file gets it.
+// fromJSON returns c after a round trip through JSON.
 func (c Case) fromJSON(t *testing.T) (out Case) {
 	t.Helper()
 	text, err := json.Marshal(c)
@@ -74,7 +74,7 @@ func (c Case) fromJSON(t *testing.T) (out Case) {
 	return out
 }
 
-// slotOwner returns the address of the master that has a slot, and the id of the other one.
+// slotOwner returns the address of the master of a slot, and the id of the other master.
 func slotOwner(t *testing.T, cluster *redisproc.Cluster, slot int) (addr, other string) {
 	t.Helper()
 	for _, s := range cluster.Masters() {

@@ -23,9 +23,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// A Call is one script with its arguments. TTL and MinHold are in milliseconds; Clock, Stamp, Token, Least
-// and Restore have their meanings in the protocol. Marker is the marker with which the client was admitted,
-// "" if it does not matter, and Set the node's marker.
+// Call is one script with its arguments. TTL and MinHold are in milliseconds; Clock, Stamp, Token, Least and
+// Restore are those of the protocol. Marker is the marker with which the client was admitted, "" if it does
+// not matter, and Set the node's marker.
 type Call struct {
 	Script  string
 	Owner   string
@@ -37,18 +37,18 @@ type Call struct {
 	Least   int64
 	Restore bool
 	MinHold int64 // release: 0 for none
-	Noted   int64 // adopt, force: the shortest time, in ms, for which the node keeps its note
+	Noted   int64 // adopt, force: minimal lifetime of the node's note, in ms
 	Marker  string
 	Set     string
-	Short   bool // leaves out arguments at the end that have their defaults
+	Short   bool // omit trailing arguments that have their defaults
 
-	java bool // in the format of Redisson, which sets no lock again, and so keeps no notes
+	java bool // format of Redisson, which restores no lock and keeps no notes
 }
 
 // checksMarker reports whether the script compares the marker of the set.
 func (c Call) checksMarker() bool { return c.Script != "inspect" }
 
-// isRejected reports whether the node is not the admitted one.
+// isRejected reports whether the node rejects the call because its marker differs.
 func (c Call) isRejected() bool { return c.checksMarker() && c.Marker != "" && c.Marker != c.Set }
 
 // Keys holds the keys of one lock.
@@ -81,7 +81,7 @@ func (c Call) argumentsWithMarker() []string {
 	return append(c.Arguments(), c.Marker)
 }
 
-// defaults are the values of optional arguments at the end.
+// defaults are the values of optional trailing arguments.
 var defaults = map[string][]string{"acquire": {"", "0"}, "adopt": {"0"}, "release": {"0", "", "1000", ""}}
 
 func (c Call) allArguments() []string {
@@ -137,8 +137,8 @@ func (c Call) request() quorum.Ask {
 	}
 }
 
-// Twin executes c on l, at now. The reply has the shape of the server's; messages are the texts that the script
-// sends to clients that listen.
+// Twin executes c on l at now. The reply has the form of the server's; messages are the texts that the script
+// sends to listening clients.
 func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quorum.Lock, reply any, messages []string) {
 	one, ask := map[bool]int64{true: 1}, c.request()
 	l = l.At(now)
@@ -202,10 +202,10 @@ func replyOf(r quorum.Reply) any {
 	return resp.Error(r.Err.Error())
 }
 
-// unadmitted is the error reply of a node that is not the admitted one.
+// unadmitted is the error reply of a node whose marker differs.
 const unadmitted = resp.Error("UNADMITTED its data were lost or replaced since it was let vote")
 
-// Server is a connection to a real server, and one that listens for wake-ups.
+// Server has a connection to a real server, and one that receives wake-ups.
 type Server struct {
 	conn, ear  *resp.Conn
 	wakeMarker string
@@ -218,7 +218,7 @@ type dialect struct {
 	state          string              // Lua script that reads the state
 	toServer       func(string) string // translates the twin's names
 	fromServer     func(string) string // translates back
-	tokenInCounter bool                // the counter belongs to one lock and holds the token of its holder; otherwise the value does
+	tokenInCounter bool                // the lock's counter holds the holder's token; otherwise the value does
 
 	put func(k Keys, owner string) []string // command that gives a free lock to owner
 }
@@ -230,7 +230,7 @@ var plain = dialect{
 	put: func(k Keys, owner string) []string { return Put(k, owner, 8000) },
 }
 
-// Connect opens both connections. Only the clients in listening hear their wake-ups.
+// Connect opens both connections. Only the clients in listening receive their wake-ups.
 func Connect(ctx context.Context, addr string, listening ...string) (*Server, error) {
 	return connectFormat(ctx, plain, addr, listening...)
 }
@@ -259,7 +259,7 @@ func connectFormat(ctx context.Context, d dialect, addr string, listening ...str
 	return s, nil
 }
 
-// subscribe makes Wakes return the messages of more channels.
+// subscribe makes Wakes also return the messages of these channels.
 func (s *Server) subscribe(channels ...string) error {
 	if len(channels) == 0 {
 		return nil
@@ -332,7 +332,7 @@ func (s *Server) stateCommand(k Keys) []string {
 	return []string{"EVAL", s.dialect.state, "3", k.Lock, k.Fence, k.Queue}
 }
 
-// Put returns the command that gives the lock to owner, in the scripts' words, unless it is held.
+// Put returns the command that gives a free lock to owner; owner may be a word such as (hash).
 func Put(k Keys, owner string, px int64) []string {
 	ttl := strconv.FormatInt(px, 10)
 	switch owner {
@@ -345,7 +345,7 @@ func Put(k Keys, owner string, px int64) []string {
 	return []string{"SET", k.Lock, owner, "NX", "PX", ttl}
 }
 
-// parseState makes a quorum.Lock of the reply to stateCommand.
+// parseState decodes the reply to stateCommand.
 func (s *Server) parseState(reply any) (l quorum.Lock, err error) {
 	list, ok := reply.([]any)
 	if !ok || len(list) != 6 {
@@ -377,8 +377,8 @@ func (s *Server) parseState(reply any) (l quorum.Lock, err error) {
 // noted is the offset of a note's time in its score.
 const noted = 100_000_000_000_000
 
-// parseQueue reads the members of a queue with their scores: the places, the notes, and when the last of them
-// lapses.
+// parseQueue decodes the members of a queue and their scores: the places, the notes, and the time when the
+// last of them lapses.
 func (s *Server) parseQueue(list []any) (q quorum.Queue, notes quorum.Notes, last int64, err error) {
 	stamps, lapses := make(map[string]int64), make(map[string]int64)
 	for pair := range slices.Chunk(list, 2) {
@@ -406,7 +406,7 @@ func (s *Server) parseQueue(list []any) (q quorum.Queue, notes quorum.Notes, las
 	return q, notes, last, nil
 }
 
-// parseTime reads a reply to TIME.
+// parseTime decodes a reply to TIME.
 func parseTime(reply any) int64 {
 	list, _ := reply.([]any)
 	if len(list) != 2 {
@@ -443,7 +443,7 @@ func (s *Server) Run(c Call, k Keys) (Outcome, error) {
 	}
 	if list, ok := replies[1].([]any); ok {
 		if c.Script == "acquire" {
-			list = list[:3] // the twin lacks the further values of a format
+			list = list[:3] // the twin lacks further values of the format
 		}
 		for i, v := range list {
 			if text, ok := v.(string); ok {
@@ -466,8 +466,8 @@ func (s *Server) State(k Keys) (quorum.Lock, error) {
 	return s.parseState(replies[0])
 }
 
-// Compare returns how o differs from the twin's outcome from before, or "" if a moment within the step
-// explains it. It also returns the messages of the twin.
+// Compare returns how o differs from the twin's outcome from before, or "" if the outcome at some moment
+// within the step is the same. It also returns the messages of the twin.
 func Compare(c Call, before quorum.Lock, o Outcome, hears func(string) bool) (messages []string, difference string) {
 	var tried []string
 	for _, now := range momentsOf(o) {
@@ -483,8 +483,8 @@ func Compare(c Call, before quorum.Lock, o Outcome, hears func(string) bool) (me
 	return nil, strings.Join(slices.Compact(tried), "\n")
 }
 
-// momentsOf returns the times within a step at which the twin may act differently: its ends and the first of
-// each millisecond.
+// momentsOf returns the times within a step at which the twin may act differently: the ends of the step, and
+// the start of each millisecond.
 func momentsOf(o Outcome) []int64 {
 	at := []int64{o.Before, o.Until}
 	for ms := o.Before/1000 + 1; ms <= o.Until/1000; ms++ {
@@ -493,9 +493,8 @@ func momentsOf(o Outcome) []int64 {
 	return at
 }
 
-// expiryVariants returns the states of l that the server may have at now. A key that somebody asks for is
-// gone once the clock is past its time; newer servers, which look for such keys themselves, may drop it in
-// the millisecond before.
+// expiryVariants returns the states of l that the server may have at now. A key that a command reads is gone
+// once the clock is past its time. Newer servers also remove keys themselves, up to a millisecond earlier.
 func expiryVariants(l quorum.Lock, now int64) []quorum.Lock {
 	all := []quorum.Lock{l}
 	if l.Until == now/1000 {
@@ -506,7 +505,7 @@ func expiryVariants(l quorum.Lock, now int64) []quorum.Lock {
 }
 
 // differences compares the twin's outcome at now with the server's within the step. A script may read the
-// clock several times, for each key that it sets and for a new counter: then times need only lie within the
+// clock several times, for each key that it sets and for a new counter: such times need only lie within the
 // step.
 func differences(l quorum.Lock, reply any, now int64, o Outcome) string {
 	slack := o.Until/1000 - o.Before/1000
@@ -515,14 +514,14 @@ func differences(l quorum.Lock, reply any, now int64, o Outcome) string {
 	note := func(what string, twin, server any) {
 		diffs = append(diffs, fmt.Sprintf("%s: twin %v, server %v", what, twin, server))
 	}
-	// A key that lapsed between the script and the reading of the state is no difference.
+	// A key that lapsed between the script and the read of the state is no difference.
 	gone := func(until int64, isGone bool) bool { return isGone && until <= end }
 	when := func(what string, twin, server int64) {
 		if abs(twin-server) > slack {
 			note(what, twin, server)
 		}
 	}
-	seeded := func(twin, server int64) bool { // the first top, from the node's clock
+	seeded := func(twin, server int64) bool { // a new counter, from the node's clock
 		return twin == now && o.Before <= server && server <= o.Until
 	}
 	a := o.After
@@ -538,7 +537,7 @@ func differences(l quorum.Lock, reply any, now int64, o Outcome) string {
 	if l.Fence != a.Fence && !seeded(l.Fence, a.Fence) {
 		note("counter", l.Fence, a.Fence)
 	}
-	// Entries that lapse by the end of the step may still be there, or not.
+	// Entries that lapse by the end of the step may exist or not.
 	l, a = l.At(end*1000), a.At(end*1000)
 	if !sameQueue(l.Queue, a.Queue, slack) {
 		note("queue", showQueue(l.Queue, end), showQueue(a.Queue, end))
@@ -561,7 +560,7 @@ func differences(l quorum.Lock, reply any, now int64, o Outcome) string {
 	return strings.Join(diffs, "; ")
 }
 
-// sameReply compares replies; the time left in a list may differ by slack.
+// sameReply compares replies; the remaining time in a list may differ by slack.
 func sameReply(twin, server any, slack int64) bool {
 	a, ok1 := twin.([]any)
 	b, ok2 := server.([]any)
@@ -577,14 +576,14 @@ func sameReply(twin, server any, slack int64) bool {
 
 func abs(n int64) int64 { return max(n, -n) }
 
-// sameQueue reports whether two queues are the same; the times at which places lapse may differ by slack.
+// sameQueue reports whether two queues are equal; the times at which places lapse may differ by slack.
 func sameQueue(a, b quorum.Queue, slack int64) bool {
 	return slices.EqualFunc(slices.Collect(a.Places), slices.Collect(b.Places), func(a, b quorum.Place) bool {
 		return a.Owner == b.Owner && a.Stamp == b.Stamp && abs(a.Until-b.Until) <= slack
 	})
 }
 
-// showQueue prints a queue, with times relative to now, in ms.
+// showQueue formats a queue, with times relative to now, in ms.
 func showQueue(q quorum.Queue, now int64) string {
 	var b strings.Builder
 	for p := range q.Places {
@@ -593,7 +592,7 @@ func showQueue(q quorum.Queue, now int64) string {
 	return b.String()
 }
 
-// Show prints a lock, with times relative to now in ms.
+// Show formats a lock, with times relative to now, in ms.
 func Show(l quorum.Lock, now int64) string {
 	var notes strings.Builder
 	for owner, until := range l.Notes.Owners {

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// A key lapses once the clock is past its time, not when the clock reaches it. That is
-// the twin's rule, and this test watches the server's own expiry.
+// A key lapses once the clock is past its time, not when the clock reaches it. The twin has this rule; the
+// test watches the server's own expiry.
 func TestKeysExpireWithTwin(t *testing.T) {
 	t.Parallel()
 	server := connectServer(t)
@@ -27,8 +27,8 @@ func TestKeysExpireWithTwin(t *testing.T) {
 	}
 }
 
-// watchLapse reads the state while key lapses. It returns how often key was there in
-// its last millisecond.
+// watchLapse reads the state while key lapses. It returns the number of reads that saw key in its last
+// millisecond.
 func watchLapse(t *testing.T, server *Server, keys Keys, key string) (atTheLast int) {
 	t.Helper()
 	now := putQueuedLock(t, server, keys)
@@ -45,7 +45,7 @@ func watchLapse(t *testing.T, server *Server, keys Keys, key string) (atTheLast 
 			t.Fatal(err)
 		}
 		if early := o.Before/1000 == when && o.After != before; early {
-			return atTheLast // Redis 8 removes a key by itself as the clock reaches its time; a lease's drift covers it
+			return atTheLast // Redis 8 removes a key when the clock reaches its time; a lease's drift covers that
 		}
 		if _, difference := Compare(c, before, o, hears); difference != "" {
 			t.Fatalf("%d ms after its time: %s", o.Before/1000-when, difference)
@@ -58,8 +58,7 @@ func watchLapse(t *testing.T, server *Server, keys Keys, key string) (atTheLast 
 	return atTheLast
 }
 
-// putQueuedLock puts a lock that a.1 holds and b.1 waits for, and returns the server's
-// clock.
+// putQueuedLock creates a lock that a.1 holds and b.1 waits for, and returns the server's clock.
 func putQueuedLock(t *testing.T, server *Server, keys Keys) (now int64) {
 	t.Helper()
 	runCommands(t, server, []string{"DEL", keys.Lock, keys.Fence, keys.Queue})
@@ -85,8 +84,8 @@ func runCommands(t *testing.T, server *Server, cmds ...[]string) []any {
 	return replies
 }
 
-// Cases that the twin lacks: locks of other libraries without expiry, and servers that
-// do not let their user publish.
+// Cases that the twin lacks: locks of other libraries without expiry, and servers that do not let their user
+// publish.
 
 func TestForeignLockWithoutTTLIsReported(t *testing.T) {
 	t.Parallel()
@@ -145,7 +144,7 @@ func TestDeafWaitersAreSkipped(t *testing.T) {
 	}
 }
 
-// However many waiters have died, one script looks at a hundred of them, and the lock still goes to a living one.
+// One script checks at most a hundred dead waiters, and the lock still goes to a living one.
 func TestDeadPlacesKeepNobodyWaiting(t *testing.T) {
 	t.Parallel()
 	server := connectServer(t, "z")

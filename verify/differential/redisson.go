@@ -7,8 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// redisson is the format of Redisson. The client that the twin calls a is a UUID there, and its owner ids are
-// threads.
+// redisson is the format of Redisson. The twin's client a is a UUID there, and its owner ids are threads.
 var redisson = dialect{
 	scripts: map[string]*wire.Script{
 		"acquire": wire.Redisson.Acquire, "adopt": wire.Redisson.Adopt, "commit": wire.Redisson.Commit,
@@ -54,11 +53,11 @@ func clientUUID(client string) string {
 	return of(8) + "-" + of(4) + "-8" + of(3) + "-8" + of(3) + "-" + of(12)
 }
 
-// redissonChannel is the channel on which the cases announce that the lock is free.
+// redissonChannel is the channel on which the cases announce a free lock.
 var redissonChannel = wire.RedissonChannel("vector")
 
-// RedissonVectors makes testdata/vectors-redisson.json from the examples of the plain format that need only
-// one node and features of both formats.
+// RedissonVectors makes testdata/vectors-redisson.json from the examples of the plain format that need one
+// node and features of both formats.
 func RedissonVectors() Vectors {
 	v := Vectors{Wire: 3, Scripts: map[string]ScriptText{"drop": {SHA1: wire.Redisson.Drop.SHA, Text: wire.Redisson.Drop.Text}}}
 	for name, s := range redisson.scripts {
@@ -74,7 +73,7 @@ func RedissonVectors() Vectors {
 		case strings.Contains(ex.name, "long"), strings.Contains(ex.name, "another library"), strings.Contains(ex.name, "empty value"),
 			strings.Contains(ex.name, "whose number"):
 		case ex.call.Script == "renew" && free && ex.call.Restore, ex.call.Least != 0, ex.call.Script == "force" && ex.call.TTL == 0, ex.given.Notes != nil:
-		case ex.given.Lock != nil && (ex.given.Lock.Value == "a.1" || ex.given.Fence == nil || ex.given.Fence.Value == "5000"): // its counter is the lock's
+		case ex.given.Lock != nil && (ex.given.Lock.Value == "a.1" || ex.given.Fence == nil || ex.given.Fence.Value == "5000"): // in this format the counter belongs to the lock
 		default:
 			v.Cases = append(v.Cases, ex.redissonCase())
 		}
@@ -82,7 +81,7 @@ func RedissonVectors() Vectors {
 	return v
 }
 
-// redissonCase returns ex as a case in the format of Redisson.
+// redissonCase converts ex to a case in the format of Redisson.
 func (ex example) redissonCase() Case {
 	freed := ex.makeCase()
 	c := freed
@@ -101,7 +100,7 @@ func (ex example) redissonCase() Case {
 			}
 		}
 		if c.Script == "acquire" {
-			c.Reply = append(list, int64(0)) // nobody waits by RFairLock
+			c.Reply = append(list, int64(0)) // no RFairLock waiters
 		}
 	}
 	c.Wakes = nil
@@ -125,7 +124,7 @@ func lastWake(wakes []Wake) (w Wake) {
 	return w
 }
 
-// freesLock reports whether the script frees the lock, or finds that it may.
+// freesLock reports whether the script frees the lock, or finds it free.
 func (ex example) freesLock(c Case) bool {
 	switch before := ex.given.Lock; ex.call.Script {
 	case "release":
@@ -136,7 +135,7 @@ func (ex example) freesLock(c Case) bool {
 	return false
 }
 
-// toRedisson returns s with the ids of Redisson, and a counter that never expires.
+// toRedisson returns s with ids of Redisson, and a counter that never expires.
 func (s State) toRedisson() State {
 	if s.Lock != nil {
 		owner, _, _ := strings.Cut(s.Lock.Value, " ") // the counter holds its token
@@ -150,10 +149,10 @@ func (s State) toRedisson() State {
 	return s
 }
 
-// asWritten is the format of Redisson without a translation of names.
+// asWritten is the format of Redisson without translated names.
 var asWritten = dialect{scripts: redisson.scripts, state: redisson.state, toServer: identity, fromServer: identity, tokenInCounter: true, put: putThread}
 
-// putThread returns the command that gives a free lock to a thread, or makes it no lock.
+// putThread returns the command that gives a free lock to a thread, or that stores another type under the key.
 func putThread(k Keys, owner string) []string {
 	if owner == "(hash)" {
 		owner = "name"

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// The twin is the same for these scripts, but a renewal takes no free lock, like one without a token.
+// The same twin serves these scripts, except that a renewal takes no free lock, as if it had no token.
 func TestRedissonScriptsMatchTwin(t *testing.T) {
 	t.Parallel()
 	server, err := connectFormat(t.Context(), redisson, redistest.Start(t, nil).Addr(), "a", "b")
@@ -55,7 +55,7 @@ func TestRedissonScriptsMatchTwin(t *testing.T) {
 	})
 }
 
-// lockByThread puts a thread in Java, or a key that is no lock, in place of a free lock.
+// lockByThread gives a free lock to a Java thread, or stores another type under its key.
 func (w *world) lockByThread() {
 	if w.state.Owner != "" {
 		return
@@ -72,7 +72,7 @@ func (w *world) lockByThread() {
 	w.t.Logf("%q", take)
 }
 
-// callRedisson draws a call, and compares its outcome.
+// callRedisson draws a call and compares its outcome.
 func (w *world) callRedisson() {
 	ids := []string{"a.1", "a.2", "b.1", "b.2", "c.1", "d.1"}
 	owner := func(what string) string {

@@ -16,8 +16,8 @@ import (
 
 //go:generate go run ./vectors testdata
 
-// Vectors is the content of testdata/vectors.json: examples that check an implementation in another language.
-// docs/wire.md describes their format.
+// Vectors is the content of testdata/vectors.json: examples for checking an implementation in another
+// language. docs/wire.md describes the format.
 type Vectors struct {
 	Wire    int                   `json:"wire"`
 	Scripts map[string]ScriptText `json:"scripts"`
@@ -51,7 +51,7 @@ type Case struct {
 	Wakes     []Wake   `json:"wakes,omitempty"`
 }
 
-// State is the state of a lock on a node. A key does not exist if its pointer is nil.
+// State is the state of a lock on a node. A nil pointer is a missing key.
 type State struct {
 	Set   string   `json:"set,omitempty"` // the node's marker
 	Lock  *Key     `json:"lock,omitempty"`
@@ -60,20 +60,20 @@ type State struct {
 	Notes []Note   `json:"notes,omitempty"` // in the order of the owners
 }
 
-// Key is a string with the ms after which it expires.
+// Key is a string value with the ms until it expires.
 type Key struct {
 	Value string `json:"value"`
 	PX    int64  `json:"px,omitempty"` // 0: never
 }
 
-// Waiter is a place in the queue, and the ms after which it lapses.
+// Waiter is a place in the queue, with the ms until it lapses.
 type Waiter struct {
 	Owner string `json:"owner"`
 	Stamp int64  `json:"stamp"`
 	PX    int64  `json:"px"`
 }
 
-// Note is an owner from whom the lock was taken, and the ms until the note lapses.
+// Note is an owner from whom the lock was taken, with the ms until the note lapses.
 type Note struct {
 	Owner string `json:"owner"`
 	PX    int64  `json:"px"`
@@ -85,14 +85,14 @@ type Wake struct {
 	Message string `json:"message"`
 }
 
-// The clocks of the cases: any values will do, as long as the client's and the node's differ.
+// The clocks of the cases. Their values do not matter, but the client's must differ from the node's.
 const (
 	clientClock = int64(2_000_000_000_000_000)
 	nodeClock   = clientClock + 250_000
 	clockSpan   = int64(100_000_000_000) // numbers closer to a clock are written relative to it
 )
 
-// example is a case to be made.
+// example is the input of a case.
 type example struct {
 	name      string
 	given     State
@@ -296,7 +296,7 @@ func MakeVectors() Vectors {
 	for name, s := range scripts {
 		v.Scripts[name] = ScriptText{SHA1: s.SHA, Text: s.Text}
 	}
-	for name, s := range map[string]*wire.Script{"drop": wire.Drop, "admit": wire.Admit} { // they are not about locks of ours
+	for name, s := range map[string]*wire.Script{"drop": wire.Drop, "admit": wire.Admit} { // not about Holdfast locks
 		v.Scripts[name] = ScriptText{SHA1: s.SHA, Text: s.Text}
 	}
 	for _, lock := range []string{
@@ -311,7 +311,7 @@ func MakeVectors() Vectors {
 	return v
 }
 
-// make runs an example on the twin.
+// makeCase runs an example on the twin.
 func (ex example) makeCase() Case {
 	hears := func(owner string) bool {
 		client, _, _ := strings.Cut(owner, ".")
@@ -335,7 +335,7 @@ func (ex example) makeCase() Case {
 	return c
 }
 
-// twinLock returns s as the twin's lock, at nodeClock.
+// twinLock converts s to the twin's lock, at nodeClock.
 func (s State) twinLock() (l quorum.Lock) {
 	now := nodeClock / 1000
 	if s.Lock != nil {
@@ -378,7 +378,7 @@ func stateOf(l quorum.Lock) (s State) {
 	return s
 }
 
-// symbolize writes numbers that come from a clock relative to it.
+// symbolize writes numbers near a clock relative to that clock.
 func symbolize(reply any) any {
 	switch r := reply.(type) {
 	case int64:
@@ -419,7 +419,7 @@ func symbolText(text string) string {
 	return text
 }
 
-// Encode returns the text of testdata/vectors.json: one line for each case's parts.
+// Encode returns the text of testdata/vectors.json, with one line per part of a case.
 func (v Vectors) Encode() ([]byte, error) {
 	var b bytes.Buffer
 	line := func(indent, name string, value any, end string) error {

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// book is a file of vectors, and its format.
+// book is a file of vectors with its format.
 type book struct {
 	file    string
 	make    func() Vectors
@@ -85,11 +85,10 @@ func (b book) checkAll(t *testing.T) {
 	}
 }
 
-// clocks gives "now" and "node" their values: the node's clock is known from readings
-// before and after the script.
+// clocks resolves "now" and "node": readings before and after the script bound the node's clock.
 type clocks struct{ now, before, after int64 }
 
-// matches reports whether text stands for a number on the server.
+// matches reports whether text stands for this number on the server.
 func (c clocks) matches(text string, server int64) bool {
 	if rest, ok := strings.CutPrefix(text, "node"); ok {
 		at := server - parseOffset(rest)
@@ -98,7 +97,7 @@ func (c clocks) matches(text string, server int64) bool {
 	return c.resolve(text) == strconv.FormatInt(server, 10)
 }
 
-// resolve returns the number for a symbolic text, and other texts unchanged.
+// resolve returns the number for a symbolic text, and any other text unchanged.
 func (c clocks) resolve(text string) string {
 	if rest, ok := strings.CutPrefix(text, "now"); ok {
 		return strconv.FormatInt(c.now+parseOffset(rest), 10)
@@ -144,7 +143,7 @@ func (c Case) putState(t *testing.T, server *Server, keys Keys) clocks {
 	return now
 }
 
-// runScript calls the script, between two readings of the node's clock.
+// runScript calls the script between two readings of the node's clock.
 func (c Case) runScript(t *testing.T, server *Server, now *clocks, script ScriptText, names []string) (reply any) {
 	call := append([]string{"EVAL", script.Text, strconv.Itoa(len(names))}, names...)
 	for _, arg := range c.Args {
@@ -155,7 +154,7 @@ func (c Case) runScript(t *testing.T, server *Server, now *clocks, script Script
 	return replies[1]
 }
 
-// checkOutcome compares the reply, and the state afterwards.
+// checkOutcome compares the reply and the new state.
 func (c Case) checkOutcome(t *testing.T, server *Server, keys Keys, now clocks, reply any) {
 	slack := time.Now().UnixMilli() - now.now/1000 + 1
 	if !now.sameReply(c.Reply, reply, slack) {
@@ -183,7 +182,7 @@ func (c Case) checkOutcome(t *testing.T, server *Server, keys Keys, now clocks, 
 	}
 }
 
-// sameReply compares replies; times left, the large numbers in lists, may be slack ms shorter.
+// sameReply compares replies; remaining times, the large numbers in lists, may be slack ms shorter.
 func (c clocks) sameReply(want, got any, slack int64) bool {
 	switch w := want.(type) {
 	case []any:
@@ -208,8 +207,7 @@ func (c clocks) sameReply(want, got any, slack int64) bool {
 	return false
 }
 
-// withClocks returns s with absolute times. A counter that the node's clock started may have
-// any value.
+// withClocks returns s with absolute times. A counter that the node's clock started may have any value.
 func (s State) withClocks(c clocks, found quorum.Lock) (l quorum.Lock) {
 	if s.Fence != nil && c.matches(s.Fence.Value, found.Fence) {
 		s.Fence = counter(found.Fence)
@@ -236,7 +234,7 @@ func (s State) withClocks(c clocks, found quorum.Lock) (l quorum.Lock) {
 	return l
 }
 
-// sameNotes reports whether two sets of notes are the same, but for their times, which may differ by slack.
+// sameNotes reports whether two sets of notes are equal; their times may differ by slack.
 func sameNotes(a, b quorum.Notes, slack int64) bool {
 	count := 0
 	for owner, until := range a.Owners {

@@ -45,11 +45,11 @@ var (
 // flood is a server that sends without end.
 type flood struct {
 	engine, what string
-	url          string // with %s for the address
+	url          string // %s is the address
 	serve        func(conn net.Conn)
 }
 
-// pourBytes writes a piece again and again until the client has gone.
+// pourBytes writes a piece repeatedly until the client has gone.
 func pourBytes(conn net.Conn, begin, piece []byte) {
 	many := bytes.Repeat(piece, max(1, 64<<10/len(piece)))
 	for _, err := conn.Write(begin); err == nil; {
@@ -57,7 +57,7 @@ func pourBytes(conn net.Conn, begin, piece []byte) {
 	}
 }
 
-// endlessAnswer answers the first message of a client with begin, and each one behind it with an endless answer.
+// endlessAnswer answers the first message of a client with begin, and each later one with an endless answer.
 func endlessAnswer(greeting, begin, piece []byte, first func(net.Conn) error) func(net.Conn) {
 	return func(conn net.Conn) {
 		if _, err := conn.Write(greeting); err != nil || first(conn) != nil {
@@ -67,15 +67,15 @@ func endlessAnswer(greeting, begin, piece []byte, first func(net.Conn) error) fu
 	}
 }
 
-// readMessage waits for one message of a client.
+// readMessage reads one message of a client.
 func readMessage(conn net.Conn) error { _, err := conn.Read(make([]byte, 16<<10)); return err }
 
-// pgMessage returns one message of PostgreSQL.
+// pgMessage encodes a message of PostgreSQL.
 func pgMessage(kind byte, body ...byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(body)+4)), body...)
 }
 
-// pgLogin lets a client in.
+// pgLogin accepts a client's login.
 func pgLogin(conn net.Conn) error {
 	if err := readMessage(conn); err != nil {
 		return err
@@ -84,7 +84,7 @@ func pgLogin(conn net.Conn) error {
 	return readMessage(conn)
 }
 
-// myPacket returns one packet of MySQL.
+// myPacket encodes a packet of MySQL.
 func myPacket(number byte, body ...byte) []byte {
 	return append([]byte{byte(len(body)), byte(len(body) >> 8), byte(len(body) >> 16), number}, body...)
 }
@@ -99,7 +99,7 @@ var myGreeting = myPacket(0, bytes.Join([][]byte{
 	[]byte("901234567890\x00"), []byte("mysql_native_password\x00"),
 }, nil)...)
 
-// myLogin lets a client in.
+// myLogin accepts a client's login.
 func myLogin(conn net.Conn) error {
 	if err := readMessage(conn); err != nil {
 		return err
@@ -108,7 +108,7 @@ func myLogin(conn net.Conn) error {
 	return readMessage(conn)
 }
 
-// zkPacket returns one packet of ZooKeeper.
+// zkPacket encodes a packet of ZooKeeper.
 func zkPacket(body []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
 }
@@ -159,7 +159,7 @@ var floods = []flood{
 	{"etcd", "answers", "etcd://%s", nil},
 }
 
-// raw has gRPC send messages as they are.
+// raw makes gRPC send messages as bytes.
 type raw struct{ encoding.CodecV2 }
 
 func (raw) Name() string { return "proto" }
@@ -172,11 +172,11 @@ func (raw) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// etcdServer answers each call of a client with messages without end: one of 1 GB, or events of one key.
+// etcdServer answers each call with endless messages: one of 1 GB, or events of one key.
 func etcdServer(l net.Listener, what string) {
 	message, err := proto.Marshal(&pb.WatchResponse{Header: &pb.ResponseHeader{ClusterId: 1, MemberId: 1, Revision: 7, RaftTerm: 2}, Created: true})
 	if err != nil {
-		panic(err) // it has nothing odd
+		panic(err) // cannot fail
 	}
 	if what == "one answer" {
 		message = make([]byte, 1<<30)
@@ -219,7 +219,7 @@ func main() {
 	}
 }
 
-// measureFlood runs a client beside a flood and returns by how many MB it grew.
+// measureFlood runs a client with a flood and returns its growth in MB.
 func measureFlood(f flood) (peak int, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -257,7 +257,7 @@ func measureFlood(f flood) (peak int, err error) {
 	return strconv.Atoi(strings.TrimSpace(string(out)))
 }
 
-// beClient asks for a lock, looks at it, and prints by how many MB this process grew.
+// beClient requests a lock, inspects it, and prints the growth of this process in MB.
 func beClient(url string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(*seconds)*time.Second)
 	defer cancel()
@@ -269,7 +269,7 @@ func beClient(url string) error {
 	if err != nil {
 		return err
 	}
-	d.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second}) // there is no lock to be had
+	d.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second}) // fails: the server grants nothing
 	ctx, cancel = context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if i, ok := d.(driver.Inspector); ok {
@@ -298,7 +298,7 @@ func openDriver(ctx context.Context, url string) (driver.Driver, error) {
 	return nil, errors.New("no such engine")
 }
 
-// residentMemory returns how many MB of memory this process has had at most.
+// residentMemory returns the peak memory of this process in MB.
 func residentMemory() (int, error) {
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package engines writes the page that says what the engines have in common and what they lack,
-// from the code: constructors, abilities, and errors against real servers.
+// Package engines generates the page about what the engines have in common and what they lack, from the code:
+// constructors, abilities, and errors against real servers.
 package engines
 
 import (
@@ -38,7 +38,7 @@ import (
 
 const page = "../../docs/engines.md"
 
-// The text around the tables, with a ~ for each backtick.
+// The text around the tables, with ~ for each backtick.
 const (
 	opening = `# The engines side by side
 
@@ -78,10 +78,10 @@ type engine struct {
 	example         string // a URL
 	driver          holdfast.Driver
 	open, unchecked func(ctx context.Context, url string) (holdfast.Driver, error)
-	refused         func(*testing.T) (auth, config []string) // URLs that Open answers with ErrAuth and ErrConfig
+	refused         func(*testing.T) (auth, config []string) // URLs for which Open returns ErrAuth and ErrConfig
 }
 
-// openerOf adapts Open to what all engines have.
+// openerOf adapts Open to a common signature.
 func openerOf[D holdfast.Driver, O any](open func(context.Context, string, *O) (D, error), opts *O) func(context.Context, string) (holdfast.Driver, error) {
 	return func(ctx context.Context, url string) (holdfast.Driver, error) {
 		d, err := open(ctx, url, opts)
@@ -269,10 +269,10 @@ func signatureOf(fn any) string {
 	return formatCode("(" + strings.Join(in, ", ") + ")")
 }
 
-// outcome describes the errors of one engine's Open.
+// outcome has the errors of one engine's Open.
 type outcome struct{ invalid, auth, config, down string }
 
-// openOutcomes opens what cannot be opened.
+// openOutcomes calls Open with URLs that must fail.
 func openOutcomes(t *testing.T, all []*engine) map[*engine]*outcome {
 	t.Helper()
 	of := make(map[*engine]*outcome)
@@ -283,7 +283,7 @@ func openOutcomes(t *testing.T, all []*engine) map[*engine]*outcome {
 		working.Go(func() {
 			scheme, _, _ := strings.Cut(e.example, "://")
 			out.invalid, out.down = e.outcomeOf(t, scheme+"://host:port"), "–"
-			if scheme != "sqlite" { // which has no server
+			if scheme != "sqlite" { // sqlite has no server
 				out.down = e.outcomeOf(t, scheme+"://"+unusedAddr(t)+database[scheme])
 			}
 			auth, config := e.refused(t)
@@ -297,10 +297,10 @@ func openOutcomes(t *testing.T, all []*engine) map[*engine]*outcome {
 	return of
 }
 
-// database is the path of an engine's URL, if the URL needs one.
+// database is the path of an engine's URL if it needs one.
 var database = map[string]string{"mysql": "/app"}
 
-// unusedAddr returns an address where nobody listens.
+// unusedAddr returns an address without a listener.
 func unusedAddr(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -311,13 +311,13 @@ func unusedAddr(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// roots are the errors by which callers tell what to do.
+// roots are the errors by which callers decide what to do.
 var roots = map[string]error{
 	"`ErrInvalid`": holdfast.ErrInvalid, "`ErrAuth`": holdfast.ErrAuth, "`ErrConfig`": holdfast.ErrConfig, "`ErrUnavailable`": holdfast.ErrUnavailable,
 }
 
-// outcomeOf names the errors that the result of Open matches, the same for each URL. ErrAuth and
-// ErrConfig may come from a node, inside an ErrUnavailable.
+// outcomeOf names the errors that the result of Open matches, the same for each URL. ErrAuth and ErrConfig may
+// be inside an ErrUnavailable of a node.
 func (e *engine) outcomeOf(t *testing.T, urls ...string) (text string) {
 	for i, url := range urls {
 		d, err := e.open(t.Context(), url)
@@ -345,7 +345,7 @@ func (e *engine) outcomeOf(t *testing.T, urls ...string) (text string) {
 	return text
 }
 
-// tryAcquire asks for a lock.
+// tryAcquire requests a lock.
 func tryAcquire(ctx context.Context, d holdfast.Driver) error {
 	c, err := holdfast.New(d, nil)
 	if err != nil {
@@ -372,7 +372,7 @@ func postgresRefuses(t *testing.T) (auth, config []string) {
 	return []string{strings.Replace(s.DSN(), "user=holdfast", "user=nobody", 1)}, []string{s.DSN(), s.DSN() + " nonsense=1"}
 }
 
-// mysqlRefuses shows no wrong password: the servers of the tests ask for none.
+// mysqlRefuses has no wrong password: the test servers require none.
 func mysqlRefuses(t *testing.T) (auth, config []string) {
 	s, err := mariaproc.Start(t.Context())
 	if err != nil {
@@ -383,7 +383,7 @@ func mysqlRefuses(t *testing.T) (auth, config []string) {
 	return nil, []string{"mysql+unix://root@" + s.Socket() + "?db=nosuch"}
 }
 
-// sqliteRefuses shows no file without rights, as the tests may run as root.
+// sqliteRefuses has no file without permissions, because the tests may run as root.
 func sqliteRefuses(t *testing.T) (auth, config []string) {
 	return nil, []string{"sqlite://" + t.TempDir() + "/none/locks.db", "sqlite://" + t.TempDir()}
 }
@@ -400,7 +400,7 @@ func etcdRefuses(t *testing.T) (auth, config []string) {
 		addrs = append(addrs, c.Addrs()...)
 	}
 	config = []string{"etcd://" + strings.Join(addrs, ",")}
-	d, err := etcd.Open(t.Context(), config[0], nil) // before one of them asks for a login
+	d, err := etcd.Open(t.Context(), config[0], nil) // before one of them requires a login
 	if err == nil {
 		d.Close()
 	}
@@ -416,7 +416,7 @@ func etcdRefuses(t *testing.T) (auth, config []string) {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		t.Error(err)
 	}
-	if d, err := etcd.Open(t.Context(), "etcd://root:right@"+addrs[0], nil); err == nil { // once that works, all asks for a login
+	if d, err := etcd.Open(t.Context(), "etcd://root:right@"+addrs[0], nil); err == nil { // once the login works, every request requires one
 		tryAcquire(t.Context(), d)
 	}
 	return []string{"etcd://root:wrong@" + addrs[0], "etcd://" + addrs[0]}, config

@@ -1,4 +1,4 @@
-// Package examples is what the tests of the examples share.
+// Package examples has helpers for the tests of the examples.
 package examples
 
 import (
@@ -17,10 +17,10 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// ACL is a user that the servers of the examples have.
+// ACL is the user of the examples' servers.
 var ACL = []string{"app on >s3cret ~* &* +@all"}
 
-// Admit lets the nodes at url vote at once, which otherwise are new.
+// Admit lets the new nodes at url vote at once.
 func Admit(t *testing.T, url string) {
 	t.Helper()
 	drv, err := redis.Open(t.Context(), url, &redis.Options{NoQuarantine: true, Timeout: 5 * time.Second})
@@ -32,8 +32,8 @@ func Admit(t *testing.T, url string) {
 	}
 }
 
-// Lock returns a function that acquires and releases a lock with an example's client, and checks that its connection to server has
-// the user, the database and the name of the program's own client.
+// Lock returns a function that acquires and releases a lock with an example's client. It checks that the
+// connection to server has the user, the database and the name of the program's own client.
 func Lock(t *testing.T, server *redisproc.Server, db int) func(locks *holdfast.Client, err error) {
 	return func(locks *holdfast.Client, err error) {
 		t.Helper()
@@ -58,7 +58,7 @@ func Lock(t *testing.T, server *redisproc.Server, db int) func(locks *holdfast.C
 	}
 }
 
-// Database starts a PostgreSQL for the length of the test, and has it execute schema.
+// Database starts a PostgreSQL until the end of the test and runs schema.
 func Database(t *testing.T, schema string) (dsn string, db *sql.DB) {
 	t.Helper()
 	server, err := pgproc.Start(t.Context())
@@ -76,7 +76,7 @@ func Database(t *testing.T, schema string) (dsn string, db *sql.DB) {
 	return server.DSN(), db
 }
 
-// MariaDB starts a MariaDB with a database for the length of the test.
+// MariaDB starts a MariaDB with a database until the end of the test.
 func MariaDB(t *testing.T) *sql.DB {
 	t.Helper()
 	server, err := mariaproc.Start(t.Context())
@@ -101,7 +101,7 @@ func MariaDB(t *testing.T) *sql.DB {
 	return db
 }
 
-// Late has a lease write, and then one that was before it, which is to be refused.
+// Late writes under a lease, and then under an earlier lease, whose write must fail with refused.
 func Late(t *testing.T, locks *holdfast.Client, write func(*holdfast.Lease) error, refused error) {
 	t.Helper()
 	var leases [2]*holdfast.Lease
@@ -122,7 +122,7 @@ func Late(t *testing.T, locks *holdfast.Client, write func(*holdfast.Lease) erro
 	}
 }
 
-// Client is another client of the locks at url, for the length of the test.
+// Client returns another client of the locks at url, until the end of the test.
 func Client(t *testing.T, url string) *holdfast.Client {
 	t.Helper()
 	drv, err := redis.Open(t.Context(), url, nil)
@@ -137,7 +137,7 @@ func Client(t *testing.T, url string) *holdfast.Client {
 	return locks
 }
 
-// Take takes the lock on key from its holder by force.
+// Take force-releases the lock on key.
 func Take(t *testing.T, url, key string) {
 	t.Helper()
 	operator := Client(t, url)
@@ -150,7 +150,7 @@ func Take(t *testing.T, url, key string) {
 	}
 }
 
-// Free wants key to be free.
+// Free fails unless key is free.
 func Free(t *testing.T, url, key string) {
 	t.Helper()
 	status, err := Client(t, url).Inspect(t.Context(), key)
@@ -159,7 +159,7 @@ func Free(t *testing.T, url, key string) {
 	}
 }
 
-// Soon waits until what a test wants has happened.
+// Soon waits for an expected event and returns its value.
 func Soon[T any](t *testing.T, what string, happened <-chan T) (v T) {
 	t.Helper()
 	select {

@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/verify/interop/foreign"
 )
 
-// A thread of Redisson has the lock twice, another one waits, and the command looks on and intervenes. The locks are
-// fenced ones: tokens rise across both.
+// One thread of Redisson holds the lock twice and another waits; the command watches and intervenes. The locks
+// are fenced ones: tokens rise across both.
 func TestCommandHandlesRedissonLocks(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short starts no Java")
@@ -113,7 +113,7 @@ func TestCommandHandlesRedissonLocks(t *testing.T) {
 	prints(1, "", "check", "--file", file)
 }
 
-// buildCommand builds the command, and returns how to call it.
+// buildCommand builds the command and returns a function that prepares a call.
 func buildCommand(ctx context.Context, t *testing.T, backend string) func(args ...string) *exec.Cmd {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "holdfast")
@@ -128,7 +128,7 @@ func buildCommand(ctx context.Context, t *testing.T, backend string) func(args .
 	}
 }
 
-// startWatch starts holdfast watch, and returns what it prints.
+// startWatch starts holdfast watch and returns its output.
 func startWatch(t *testing.T, cmd *exec.Cmd) <-chan string {
 	t.Helper()
 	cmd.Stderr = os.Stderr

@@ -11,10 +11,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ttl is longer than a run: no lock ends before its holder.
+// ttl is longer than a run, so that no lock ends before its holder.
 const ttl = time.Minute
 
-// redsync with its own pauses: 50 to 250 ms.
+// redsyncWorker uses redsync with its default pauses of 50 to 250 ms.
 func redsyncWorker(ctx context.Context, addrs []string, key string) (func() worker, func(), error) {
 	var clients []*redis.Client
 	var pools []pool.Pool
@@ -39,7 +39,7 @@ func redsyncWorker(ctx context.Context, addrs []string, key string) (func() work
 	}, stop, nil
 }
 
-// redislockWorker has waiters retry with the pause of redislock's example: 100 ms. Its default is no retry.
+// redislockWorker retries with the pause of redislock's example, 100 ms. Its default is no retry.
 func redislockWorker(ctx context.Context, addrs []string, key string) (func() worker, func(), error) {
 	client := redis.NewClient(&redis.Options{Addr: addrs[0]})
 	all := redislock.New(client)

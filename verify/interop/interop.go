@@ -1,5 +1,5 @@
-// Command interop has workers of Holdfast and of other lock libraries increment one counter
-// under one lock, and writes what each side got: go run ./interop -md ../docs/interop.md.
+// Command interop makes workers of Holdfast and of other lock libraries increment one counter under one lock,
+// and writes the result of each side: go run ./interop -md ../docs/interop.md.
 package main
 
 import (
@@ -21,28 +21,28 @@ const (
 	// Workers is the number of workers of each side.
 	Workers  = 4
 	redisson = "4.7.0" // as verify/interop/java/pom.xml has it
-	// patience bounds a run, on a machine that does other things.
+	// patience bounds a run on a busy machine.
 	patience = 3 * time.Minute
 )
 
-// Library is another lock library, and how clients of Holdfast have to be opened to exclude it.
+// Library is another lock library, with the settings by which Holdfast excludes it.
 type Library struct {
 	Name    string
-	Version string // "": as go.mod has it
-	// Nodes is on how many servers the lock is.
+	Version string // "": the version in go.mod
+	// Nodes is the number of servers of the lock.
 	Nodes int
-	// Prefix stands before the name in the library's keys. "": the name is the key.
+	// Prefix precedes the name in the library's keys. "": the name is the key.
 	Prefix string
 	// Format is the format of the locks; bare keys if it is plain.
 	Format redis.Format
-	JVM    bool // it runs in Java
+	JVM    bool // runs in Java
 	start  starter
 }
 
-// starter makes the workers of a library ready, to increment count times in all.
+// starter prepares the workers of a library for count increments in all.
 type starter func(ctx context.Context, addrs []string, key string, count int) (*side, error)
 
-// Libraries are all that are known here.
+// Libraries are all known libraries.
 var Libraries = []Library{
 	{Name: "redsync", Nodes: 1, start: inProcess(redsyncWorker)},
 	{Name: "redsync", Nodes: 3, start: inProcess(redsyncWorker)},
@@ -65,21 +65,21 @@ type Share struct {
 	Longest time.Duration
 }
 
-// side is some workers that are ready. run has them work until each has done its part.
+// side has workers that are ready. run makes them work until each has done its part.
 type side struct {
 	run  func() (Share, error)
 	stop func()
 }
 
-// Result is one run.
+// Result is the result of one run.
 type Result struct {
 	Ours, Theirs Share
 	Lost         int // increments
 }
 
-// Run has both sides increment a counter until the workers of the library have done so
-// count times, and counts what was lost. Both sides read the counter, wait for a
-// millisecond, and write it: whoever is not alone loses an increment.
+// Run makes both sides increment a counter until the library's workers have done so count times, and counts
+// lost increments. Each worker reads the counter, waits for a millisecond, and writes it: without exclusion,
+// increments are lost.
 func Run(ctx context.Context, l Library, addrs []string, count int) (Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -155,11 +155,11 @@ func runHoldfasts(ctx context.Context, addrs []string, l Library, name string, d
 	}, data, func(int) bool { return ctx.Err() == nil })
 }
 
-// worker takes the lock once, however long that takes, and returns how to free it. An error
-// means that it is to try again.
+// worker acquires the lock once, however long that takes, and returns the function that releases it. After an
+// error the caller tries again.
 type worker func() (free func() error, err error)
 
-// runWorkers has Workers workers increment the counter while more says so.
+// runWorkers makes Workers workers increment the counter while more returns true.
 func runWorkers(open func() worker, data *goredis.Client, more func(done int) bool) (total Share, err error) {
 	var mu sync.Mutex // guards total and err
 	var all sync.WaitGroup
@@ -169,7 +169,7 @@ func runWorkers(open func() worker, data *goredis.Client, more func(done int) bo
 			for done, since := 0, time.Now(); more(done); {
 				free, failed := take()
 				if failed != nil {
-					continue // it may give up after so many tries
+					continue // the library may give up after some tries
 				}
 				waited := time.Since(since)
 				failed = errors.Join(incrementCounter(data), free())
@@ -193,11 +193,11 @@ func incrementCounter(data *goredis.Client) error {
 	if err != nil && !errors.Is(err, goredis.Nil) {
 		return err
 	}
-	time.Sleep(time.Millisecond) // the gap that the lock is for
+	time.Sleep(time.Millisecond) // the gap that the lock protects
 	return data.Set(ctx, "counter", n+1, 0).Err()
 }
 
-// inProcess runs a library of Go.
+// inProcess returns the starter of a Go library.
 func inProcess(open func(ctx context.Context, addrs []string, key string) (next func() worker, stop func(), err error)) starter {
 	return func(ctx context.Context, addrs []string, key string, count int) (*side, error) {
 		workers, stop, err := open(ctx, addrs, key)
@@ -217,8 +217,8 @@ func startPython(library string) starter { return startProgram("python", library
 func startNode(library string) starter   { return startProgram("node", library) }
 func startJava(library string) starter   { return startProgram("java", library) }
 
-// startProgram starts a program that works as side does: it says that it is ready, begins when it
-// is sent a line, and says at the end what it got.
+// startProgram returns the starter of a program: it reports when it is ready, begins when it receives a line,
+// and prints its result at the end.
 func startProgram(language, library string) starter {
 	return func(ctx context.Context, addrs []string, key string, count int) (*side, error) {
 		w, err := foreign.Start(ctx, language, library, addrs, key, count, Workers)
@@ -233,7 +233,7 @@ func startProgram(language, library string) starter {
 	}
 }
 
-// Servers starts servers for one run, and says how to stop them.
+// Servers starts servers for one run and returns a function that stops them.
 func Servers(ctx context.Context, n int) (addrs []string, stop func(), err error) {
 	var all []*redisproc.Server
 	stop = func() {

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/verify/interop/foreign"
 )
 
-// Counted, not timed: the other side has to get its turns, and how many we had meanwhile is
-// what counts.
+// The test counts turns instead of time: it runs until the other side has had its turns, and then Holdfast's
+// turns decide.
 func TestNoLibraryLosesAnIncrementOrStarves(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short leaves out a minute of other libraries")
@@ -26,7 +26,7 @@ func TestNoLibraryLosesAnIncrementOrStarves(t *testing.T) {
 		t.Run(fmt.Sprintf("%s on %d", l.Name, l.Nodes), func(t *testing.T) {
 			t.Parallel()
 			if l.JVM {
-				jvm.Lock() // one at a time: each takes as much as all the others
+				jvm.Lock() // one at a time: each needs as much memory as all the others
 				t.Cleanup(jvm.Unlock)
 			}
 			var addrs []string
@@ -42,7 +42,7 @@ func TestNoLibraryLosesAnIncrementOrStarves(t *testing.T) {
 			if r.Lost != 0 || r.Theirs.Locks != count {
 				t.Errorf("%d increments are lost, of %d and %d", r.Lost, r.Ours.Locks, r.Theirs.Locks)
 			}
-			// Most others ask a few times a second while we take hundreds of turns. Redisson is woken.
+			// Most others retry a few times a second while Holdfast has hundreds of turns. Redisson is woken.
 			least := 100
 			if l.Format == redis.FormatRedisson {
 				least = 40
@@ -56,7 +56,7 @@ func TestNoLibraryLosesAnIncrementOrStarves(t *testing.T) {
 
 var jvm sync.Mutex // guards the use of Java
 
-// skipUnlessRequired leaves out what this machine cannot run, except where everything is required.
+// skipUnlessRequired skips what this machine cannot run, unless everything is required.
 func skipUnlessRequired(t *testing.T, err error) {
 	t.Helper()
 	if errors.Is(err, foreign.ErrMissing) && os.Getenv("HOLDFAST_SERVERS_REQUIRED") == "" {
@@ -69,7 +69,7 @@ func TestClientsInOtherLanguagesPassTheVectors(t *testing.T) {
 	for _, book := range []struct {
 		file   string
 		format []string // arguments of the programs
-		errors []string // what is put in, each after what it stands for
+		errors []string // pairs of an expected text and the faulty text to insert
 	}{
 		{"vectors.json", nil, []string{`"reply": "now-31"`, `"reply": "now-32"`, `{"channel":"holdfast:wake:b"`, `{"channel":"holdfast:wake:c"`}},
 		{"vectors-redisson.json", []string{"redisson"}, []string{

@@ -33,7 +33,7 @@ func main() {
 	}
 }
 
-// The table stands between these lines of the page.
+// The table is between these lines of the page.
 const begin, end = "<!-- begin: go run ./interop -md ../docs/interop.md -->\n", "<!-- end -->\n"
 
 func reportLibraries(ctx context.Context, count int, only, page string) error {

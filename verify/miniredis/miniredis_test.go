@@ -27,17 +27,16 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
-// unordered is a driver that says what it can do on miniredis.
+// unordered is a driver with the limits that it has on miniredis.
 type unordered struct{ *redis.Driver }
 
 func (u unordered) Limits() driver.Limits {
 	limits := u.Driver.Limits()
-	limits.Order = false // who polls has no place in a queue
+	limits.Order = false // waiters that poll have no place in a queue
 	return limits
 }
 
-// TestMiniredisKeepsEveryPromiseButOrder runs the suite of all drivers, in virtual time and
-// over connections in memory, as tests of users can.
+// The test runs the suite of all drivers, in virtual time and over in-memory connections, as users' tests can.
 func TestMiniredisKeepsEveryPromiseButOrder(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short goes through the suite on servers of Redis, and leaves out ten seconds of a processor")
@@ -55,7 +54,7 @@ func TestMiniredisKeepsEveryPromiseButOrder(t *testing.T) {
 			Leftovers: func() (left []string, err error) {
 				for _, key := range m.Keys() {
 					queue := strings.HasPrefix(key, "holdfast:queue:")
-					if queue { // a note of a force or adoption stays for a while
+					if queue { // the note of a force-release or adoption stays for a while
 						members, err := m.ZMembers(key)
 						queue = err != nil || slices.ContainsFunc(members, func(m string) bool { return !strings.HasPrefix(m, "~") })
 					}
@@ -69,7 +68,7 @@ func TestMiniredisKeepsEveryPromiseButOrder(t *testing.T) {
 	}})
 }
 
-// startServer returns a server whose keys expire with the time of the test.
+// startServer returns a server whose keys expire by the test's clock.
 func startServer(t testing.TB) *miniredis.Miniredis {
 	m := miniredis.NewMiniRedis()
 	m.ClockTTL(true)
@@ -138,7 +137,7 @@ func TestItIsSaidOnceThatNobodyIsWoken(t *testing.T) {
 	})
 }
 
-// Several that cannot tell one run from the next could forget a lock without a sign.
+// Several servers without run ids could forget a lock unnoticed.
 func TestSeveralMiniredisAreNoSet(t *testing.T) {
 	t.Parallel()
 	var nodes []redis.Node
@@ -151,8 +150,8 @@ func TestSeveralMiniredisAreNoSet(t *testing.T) {
 	}
 }
 
-// What FastForward does to a lock is what a jump of the server's clock does: the lock is gone, and at
-// the next renewal the lease is lost, whether another client was granted the lock or not.
+// FastForward affects a lock like a jump of the server's clock: the lock is gone, and the next renewal reports
+// the loss, whether another client was granted the lock or not.
 func TestFastForwardMovesServerClock(t *testing.T) {
 	t.Parallel()
 	for _, taken := range []bool{false, true} {

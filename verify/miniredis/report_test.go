@@ -15,18 +15,18 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// writeReport returns a job of a program: one process at a time makes it.
+// writeReport is a job of a program that one process at a time runs.
 func writeReport(ctx context.Context, locks *holdfast.Client, work func(context.Context) error) error {
 	return locks.Do(ctx, "report", nil, func(ctx context.Context, _ *holdfast.Lease) error { return work(ctx) })
 }
 
-// The same test twice, as docs/your-redis.md has it.
+// The same test twice, as in docs/your-redis.md.
 
 func TestTheSecondReportWaitsForTheFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // time is virtual: ten minutes take one second
 		server := miniredis.NewMiniRedis()
 		defer server.Close()
-		server.ClockTTL(true) // keys expire as time goes on
+		server.ClockTTL(true) // keys expire by the test's clock
 		open := func() *holdfast.Client {
 			drv, err := redis.New(t.Context(), []redis.Node{{Addr: "miniredis:6379"}}, &redis.Options{
 				Dial: func(context.Context, string, string) (net.Conn, error) { return server.Dial() },
@@ -73,8 +73,8 @@ func secondWaits(t *testing.T, first, second *holdfast.Client) {
 	}
 }
 
-// TestAReportEndsWithItsLease shows what package memory can and miniredis cannot: nodes that
-// stop, freeze, lose their data or their replies, while the others go on.
+// TestAReportEndsWithItsLease uses what only package memory has: nodes that stop, freeze, or lose their data
+// or their replies, while the others go on.
 func TestAReportEndsWithItsLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := memory.New(3)

@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// normalize brings irrelevant differences between worlds to one form, so that the states are few.
+// normalize replaces irrelevant differences between worlds by one form, to keep the number of states small.
 func (s *setup) normalize(w *world) {
 	for c := range s.clients {
 		cl := &w.clients[c]
@@ -52,14 +52,14 @@ func (s *setup) normalize(w *world) {
 			}
 			settleTimes(l)
 		}
-		if s.mutant.byArrival { // only the order counts
+		if s.mutant.byArrival { // only the order matters
 			stamp := int64(0)
 			changePlaces(l, func(p *quorum.Place) { stamp++; p.Stamp = stamp })
 		}
 	}
 }
 
-// normalizeWire drops the answers that no longer count, and counts epochs from the oldest in use.
+// normalizeWire drops answers that no longer count, and numbers epochs from the oldest one in use.
 func (s *setup) normalizeWire(w *world, c, n int) {
 	nd := &w.nodes[n]
 	wire := &nd.wires[c]
@@ -137,7 +137,7 @@ func (s *setup) normalizeClaim(c *quorum.Claim, w *world) {
 	}
 }
 
-// normalizeIDs renames the ids of a client that are still in use to 0, 1, … in their order.
+// normalizeIDs renames the ids of a client that are still in use to 0, 1, … in order.
 func (s *setup) normalizeIDs(w *world, c int) {
 	cl := &w.clients[c]
 	if cl.claim.ID == 0 {
@@ -166,7 +166,7 @@ func (s *setup) normalizeIDs(w *world, c int) {
 	}
 }
 
-// replaceIDs replaces each mention of an id of c.
+// replaceIDs replaces each id of c in the world.
 func (s *setup) replaceIDs(w *world, c int, to func(uint8) uint8) {
 	for n := range s.nodes {
 		nd := &w.nodes[n]
@@ -210,7 +210,7 @@ func (s *setup) replaceIDs(w *world, c int, to func(uint8) uint8) {
 	}
 }
 
-// settleTimes gives places and notes no end: a place lapses by a move, and a note never.
+// settleTimes removes the end of places and notes: a place lapses by a move, and a note never.
 func settleTimes(l *quorum.Lock) {
 	changePlaces(l, func(p *quorum.Place) { p.Until = far })
 	var notes quorum.Notes
@@ -230,8 +230,8 @@ func changePlaces(l *quorum.Lock, change func(p *quorum.Place)) {
 	l.Queue = queue
 }
 
-// encodeWorld appends the bytes that identify a world. Nodes that differ only in their number are the same:
-// their parts are sorted.
+// encodeWorld appends the bytes that identify a world. It sorts the parts of nodes, because nodes that differ
+// only in their number are the same.
 func (s *setup) encodeWorld(w *world, b []byte) []byte {
 	f := &w.left
 	b = append(b, f.lock, f.fence, f.wipe, f.flush, f.crash, f.broken, f.cut, f.wake, f.repeat, f.place, f.jump, f.others, f.outage, f.over, f.older, f.stage)
@@ -325,7 +325,7 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 
 const messageLen = 15
 
-// coarse is the unit, in ns, in which encoded times still tell stages and TTLs apart.
+// coarse is the unit, in ns, in which encoded times still distinguish stages and TTLs.
 const coarse = 100_000_000
 
 func encodeLine(l *line, b []byte) []byte {
@@ -338,7 +338,7 @@ func encodeLine(l *line, b []byte) []byte {
 	return b
 }
 
-// sortMessages sorts encoded messages whose order means nothing.
+// sortMessages sorts encoded messages whose order does not matter.
 func sortMessages(b []byte) {
 	for i := messageLen; i < len(b); i += messageLen {
 		for j := i; j > 0 && bytes.Compare(b[j-messageLen:j], b[j:j+messageLen]) > 0; j -= messageLen {

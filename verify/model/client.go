@@ -5,14 +5,14 @@ import (
 	"github.com/holdfast-go/holdfast/internal/session"
 )
 
-// stillCounts reports whether an answer still counts for the client: an answer for another id or epoch is
-// void, and once the claim is over none counts.
+// stillCounts reports whether an answer counts for the client: it must be for the current id and epoch, and
+// the claim must not be over.
 func (s *setup) stillCounts(w *world, c, n int, a message) bool {
 	cl := &w.clients[c]
 	return cl.life == running && cl.claim.ID == uint32(a.id) && (a.of == wakeUp || cl.claim.Epoch[n] == a.epoch)
 }
 
-// leastToken returns the first token that a client may use at a node, by its own knowledge.
+// leastToken returns the first token that a client may use at a node, as far as the client knows.
 func (s *setup) leastToken(w *world, c, n int) int64 {
 	switch {
 	case s.mutant.lowTokens, s.frozen:
@@ -24,7 +24,7 @@ func (s *setup) leastToken(w *world, c, n int) int64 {
 	case s.slot: // the floor went with the server
 		return 0
 	}
-	return w.nodes[n].floor // every answer is from after it rose: the connection broke then
+	return w.nodes[n].floor // the connection broke when the floor rose, so every answer is later
 }
 
 func (s *setup) deliverAnswer(w *world, c, n int, a message) string {
@@ -48,7 +48,7 @@ func (s *setup) deliverAnswer(w *world, c, n int, a message) string {
 	})
 }
 
-// stepClient passes an event to a client and sends the requests that follow.
+// stepClient passes an event to a client and sends the resulting requests.
 func (s *setup) stepClient(w *world, c int, e quorum.Event) string {
 	cl := &w.clients[c]
 	e.At = s.timeAt(w.stage, cl.round)
@@ -74,7 +74,7 @@ func (s *setup) stepClient(w *world, c int, e quorum.Event) string {
 		nd.wires[c].requests.push(m)
 	}
 	if next.RoundStart == e.At && next.Phase == quorum.Held {
-		cl.round++ // requests from now on are sent later
+		cl.round++ // later requests have a later send time
 	}
 	if e.Kind == quorum.Renew && s.after {
 		cl.before = 0
@@ -114,7 +114,7 @@ func (s *setup) subscribedNodes(c int) quorum.Set {
 	return quorum.All(s.nodes)
 }
 
-// mutateClient switches rules of the client off.
+// mutateClient applies the mutants of the client.
 func (s *setup) mutateClient(was quorum.Claim, next *quorum.Claim, e *quorum.Event, a *quorum.Actions) {
 	if s.mutant.keepPartial && a.GiveBack != 0 {
 		for n := range a.GiveBack.Nodes {
@@ -158,13 +158,13 @@ func (s *setup) mutateClient(was quorum.Claim, next *quorum.Claim, e *quorum.Eve
 	}
 }
 
-// trustsLease reports whether a client relies on its lease.
+// trustsLease reports whether a client trusts its lease.
 func (s *setup) trustsLease(w *world, c int) bool {
 	cl := &w.clients[c]
 	return cl.life == running && cl.claim.Phase == quorum.Held && (!s.hasTime() || cl.claim.TrustUntil > s.timeAt(w.stage, cl.round))
 }
 
-// hasOverlap reports whether two clients rely on their leases.
+// hasOverlap reports whether two clients trust their leases.
 func (s *setup) hasOverlap(w *world) bool {
 	holders := 0
 	for c := range s.clients {
@@ -175,7 +175,7 @@ func (s *setup) hasOverlap(w *world) bool {
 	return holders > 1
 }
 
-// checkWin returns the promise that breaks when a client wins the lock, or "".
+// checkWin returns the promise that a client breaks by winning the lock, or "".
 func (s *setup) checkWin(w *world, c int) string {
 	cl := &w.clients[c]
 	cl.token = int32(cl.claim.Token)

@@ -5,8 +5,7 @@ import (
 	"math"
 )
 
-// key identifies a state. The probability that two different states share a key can be
-// neglected: 128 bits, a few million states.
+// key identifies a state. With 128 bits and a few million states, a collision is negligible.
 type key [2]uint64
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
@@ -15,42 +14,41 @@ func keyOf(b []byte) key {
 	return key{maphash.Bytes(seeds[0], b), maphash.Bytes(seeds[1], b)}
 }
 
-// system is a graph to explore: states S, joined by moves M.
+// system is a graph to explore: states S and moves M between them.
 type system[S, M any] interface {
 	initialWorld() S
-	// appendMoves appends to buf every move that is possible in s.
+	// appendMoves appends every possible move in s to buf.
 	appendMoves(s *S, buf []M) []M
 	// applyMove makes a move. broken names the property that the move breaks, if any.
 	applyMove(s *S, m M) (next S, broken string)
-	// encodeWorld appends to buf the bytes that identify s. States that differ only in the
-	// names of things may have the same bytes.
+	// encodeWorld appends the bytes that identify s. States that differ only in names may have the same bytes.
 	encodeWorld(s *S, buf []byte) []byte
-	// isDone reports whether nobody wants anything any more.
+	// isDone reports whether all clients have finished.
 	isDone(s *S) bool
-	// isSlow reports whether m is a timer running out, and no message.
+	// isSlow reports whether m is a timer that runs out, not a message.
 	isSlow(m M) bool
 }
 
 // result is the result of explore.
 type result[M any] struct {
 	states, edges int
-	whole         bool // every reachable state was seen
+	whole         bool // every reachable state was visited
 	broken        string
-	trace         []M // shortest way to the broken property, or to a state from which nobody can finish
-	stuck         int // number of states from which nobody reaches a state that is done
-	timers        int // number of timers that have to run out, from the worst state, before all are done
+	trace         []M // shortest path to the broken property, or to a dead end
+	stuck         int // number of states without a path to a done state
+	timers        int // timers that must run out from the worst state to a done state
 }
 
-// edge joins two states by their numbers.
+// edge is a move between two states, by their numbers.
 type edge struct {
 	from, to int32
 	slow     bool
 }
 
-// exploration is the progress of explore. A state is known by its number, in the order of discovery.
+// exploration is the progress of explore. States are numbered in the order of discovery.
 type exploration[S, M any] struct {
 	sys     system[S, M]
-	live    bool // edges and done are kept
+	live    bool // keep edges and done
 	seen    map[key]int32
 	parents []int32 // by state: the state from which it was found
 	by      []M     // by state: the move that led to it
@@ -58,16 +56,16 @@ type exploration[S, M any] struct {
 	edges   []edge
 	made    int // number of moves
 
-	level   []*S    // states of one distance from the first
-	numbers []int32 // of level
+	level   []*S    // states at one distance from the first
+	numbers []int32 // numbers of the states in level
 
-	spare []*S // explored states, to be used again
-	moves []M  // of one state, to be used again
+	spare []*S // explored states, for reuse
+	moves []M  // moves of one state, for reuse
 	buf   []byte
 }
 
 // explore visits every reachable state, nearest first, and stops at the first broken property or after limit
-// states. With live it also computes backwards which end each state can reach.
+// states. With live it also computes, backwards, which end each state can reach.
 func explore[S, M any](sys system[S, M], limit int, live bool) (r result[M]) {
 	x := &exploration[S, M]{sys: sys, live: live, seen: make(map[key]int32)}
 	first := sys.initialWorld()
@@ -87,8 +85,8 @@ func explore[S, M any](sys system[S, M], limit int, live bool) (r result[M]) {
 	return r
 }
 
-// exploreLevel makes every move from the states in level, and puts the states that it finds there, unless a
-// move breaks a property: trace is the way to that.
+// exploreLevel makes every move from the states in level and replaces level by the new states. If a move
+// breaks a property, trace is the path to it.
 func (x *exploration[S, M]) exploreLevel() (broken string, trace []M) {
 	var next []*S
 	var numbers []int32
@@ -117,7 +115,7 @@ func (x *exploration[S, M]) exploreLevel() (broken string, trace []M) {
 	return "", nil
 }
 
-// visitState returns the number of a state, and whether it was found just now, by m from parent.
+// visitState returns the number of a state, and whether m from parent has just discovered it.
 func (x *exploration[S, M]) visitState(s *S, parent int32, m M) (n int32, fresh bool) {
 	x.buf = x.sys.encodeWorld(s, x.buf[:0])
 	k := keyOf(x.buf)
@@ -152,11 +150,11 @@ func (x *exploration[S, M]) spareState() *S {
 	return s
 }
 
-// countTimers computes, backwards from the states that are done, how many timers have to run out at least on
-// the way from each state to one of them. It returns the largest such number, the number of states without a
-// way, and the nearest of these or else the worst state.
+// countTimers computes, backwards from the done states, how many timers must run out at least on the way from
+// each state to one of them. It returns the largest number, the number of states without a way, and the
+// nearest of these, or else the worst state.
 func countTimers(edges []edge, done []bool) (worst, stuck int, example int32) {
-	start := make([]int32, len(done)+1) // of the edges into each state
+	start := make([]int32, len(done)+1) // index of the edges into each state
 	for _, e := range edges {
 		start[e.to+1]++
 	}

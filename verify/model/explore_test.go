@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// stairs is a number: a step moves it up or down, and a jump, which is slow, over a
-// gap. From above 7 there is no way back.
+// stairs is a number: a step moves it up or down, and a slow jump crosses a gap. From above 7 there is no way
+// back.
 type stairs struct{ forbidden int }
 
 func (stairs) initialWorld() int { return 0 }

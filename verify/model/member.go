@@ -12,51 +12,50 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// period is the length of a quarantine, and of a stage of time if nodes are admitted. A lease is over by
-// then.
+// period is the length of a quarantine, and of a stage of time if nodes are admitted. A lease is over by then.
 var period = int64(member.Quarantine(time.Duration(ttl)))
 
-const clockSet = int64(30_000_000) // µs by which a clock is set: more than two such periods, less than a minute
+const clockSet = int64(30_000_000) // µs by which a clock jumps: more than two periods, less than a minute
 
-// admits describes who may vote in a world, and which parts of it faults hit.
+// admits has the rules of admission in a world, and the parts that faults affect.
 type admits struct {
 	rules   member.Rules
 	others  *member.Rules // rules of client 1, if it has its own
 	fresh   uint8         // nodes that no client has seen yet, by bit
-	durable uint8         // nodes that write to disk before they answer, by bit
-	brief   uint8         // clients that live for a second and come again, by bit: they remember nothing
+	durable uint8         // nodes that sync to disk before they answer, by bit
+	brief   uint8         // clients that restart each second and remember nothing, by bit
 	hits    uint8         // nodes that faults hit, by bit
-	hidden  bool          // nodes do not name their run
-	seen    bool          // nodes go back only to data of an earlier run, once all clients have seen them vote in that run and the present one
-	shows   bool          // the row looks for a node that votes
-	anyTime bool          // clocks of nodes are also set while they keep locks
+	hidden  bool          // nodes hide their run
+	seen    bool          // nodes lose data only after all clients saw them vote in that run and the current one
+	shows   bool          // the row searches for a node that votes
+	anyTime bool          // clocks of nodes also jump while they keep locks
 	half    bool          // a stage is half of a quarantine
 }
 
-// members holds what nodes and clients remember of the admission of nodes.
+// members has what nodes and clients remember about the admission of nodes.
 type members struct {
 	nodes   [maxNodes]memory
 	clients [maxClients][maxNodes]view
 	clocks  [maxClients]int64 // lead of a client's wall clock, µs
 }
 
-// memory is the memory of a node.
+// memory is what a node remembers.
 type memory struct {
 	marker, saved string
-	run           uint8 // number of the run of the server, or of both that take turns
-	server        uint8 // of a node that fails over: one of two
+	run           uint8 // number of the run, of one server or of two that take turns
+	server        uint8 // active server of a node that fails over
 	promotions    uint8
 	ahead         int64 // lead of its clock, µs
 }
 
-// view is a client's view of a node.
+// view is what a client knows of a node.
 type view struct {
 	state      member.State
-	open       bool   // it may send requests
-	stay       bool   // … but only requests that keep its locks
+	open       bool   // the client may send requests
+	stay       bool   // but only requests that keep its locks
 	proof      string // marker that goes with each request
 	floor      int64
-	seen, next string // the client is about to write next in place of seen
+	seen, next string // the client is about to replace the marker seen by next
 }
 
 func (s *setup) hasTime() bool { return s.spans || s.admits != nil && s.alone }

@@ -1,9 +1,8 @@
-// Package goredis shows how a program that has a go-redis client keeps locks and fenced
-// data on the same servers. Its functions are there to be copied.
+// Package goredis shows how a program with a go-redis client keeps locks and fenced data on the same servers.
+// Copy its functions.
 //
-// Locks have a connection of their own to each server, which go-redis does not see. So
-// pools, retries, hooks (AddHook, OnConnect, Limiter) and reads from replicas mean
-// nothing to them.
+// The locks use their own connection to each server, which go-redis does not see. So pools, retries, hooks
+// (AddHook, OnConnect, Limiter) and reads from replicas do not affect them.
 package goredis
 
 import (
@@ -17,9 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// Locks returns a client of locks on the server of client. A client with a Dialer of its
-// own has Dial: o.Dialer here in place of TLS, and one with a CredentialsProviderContext
-// has a Credentials that calls it.
+// Locks returns a lock client for the server of client. If the client has its own Dialer, set Dial: o.Dialer
+// here instead of TLS; if it has a CredentialsProviderContext, set a Credentials that calls it.
 func Locks(ctx context.Context, client *goredis.Client) (*holdfast.Client, error) {
 	o := client.Options()
 	drv, err := redis.New(ctx, []redis.Node{{Addr: o.Addr}}, &redis.Options{
@@ -31,8 +29,8 @@ func Locks(ctx context.Context, client *goredis.Client) (*holdfast.Client, error
 	return holdfast.New(drv, nil)
 }
 
-// FailoverLocks returns a client of locks on the master that Sentinels look after. It takes
-// what goredis.NewFailoverClient took, as such a client does not show it.
+// FailoverLocks returns a lock client for the master of a Sentinel group. It takes the options of
+// goredis.NewFailoverClient, because such a client does not show them.
 func FailoverLocks(ctx context.Context, o *goredis.FailoverOptions) (*holdfast.Client, error) {
 	master := &redis.Failover{Sentinels: o.SentinelAddrs, Master: o.MasterName, Username: o.SentinelUsername, Password: o.SentinelPassword}
 	drv, err := redis.New(ctx, []redis.Node{{Failover: master}}, &redis.Options{
@@ -44,10 +42,10 @@ func FailoverLocks(ctx context.Context, o *goredis.FailoverOptions) (*holdfast.C
 	return holdfast.New(drv, nil)
 }
 
-// ClusterLocks returns a client of locks on the Redis Cluster of client.
+// ClusterLocks returns a lock client for the Redis Cluster of client.
 func ClusterLocks(ctx context.Context, client *goredis.ClusterClient) (*holdfast.Client, error) {
 	o := client.Options()
-	var some []redis.Node // by which the others are found
+	var some []redis.Node // the other nodes are found through these
 	for _, addr := range o.Addrs {
 		some = append(some, redis.Node{Addr: addr})
 	}
@@ -60,8 +58,8 @@ func ClusterLocks(ctx context.Context, client *goredis.ClusterClient) (*holdfast
 	return holdfast.New(drv, nil)
 }
 
-// Store returns a storage that checks fencing tokens, on the data of client: a
-// *goredis.Client, a *goredis.ClusterClient or a *goredis.Ring.
+// Store returns a storage that compares fencing tokens, on the data of client: a *goredis.Client, a
+// *goredis.ClusterClient or a *goredis.Ring.
 func Store(client goredis.Scripter) *redisfence.Store {
 	return redisfence.New(func(ctx context.Context, script string, keys, args []string) (any, error) {
 		reply, err := goredis.NewScript(script).Run(ctx, client, keys, args).Result()

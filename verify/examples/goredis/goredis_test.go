@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
-const busy = 5 * time.Second // for a dial, on a machine that does other things
+const busy = 5 * time.Second // dial time-out for a busy machine
 
 func TestLocksConnectAsTheClientDoes(t *testing.T) {
 	t.Parallel()

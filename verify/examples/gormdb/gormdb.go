@@ -1,5 +1,5 @@
-// Package gormdb shows how a program that has a *gorm.DB keeps locks in its database, and guards its data by their tokens. Its
-// functions are there to be copied.
+// Package gormdb shows how a program with a *gorm.DB keeps locks in its database, and guards its data by their
+// tokens. Copy its functions.
 package gormdb
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// Locks returns a client of locks in the database of db, a MySQL or MariaDB here, and makes their tables. They share the pool of
-// db: leave room in it for renewals.
+// Locks returns a lock client for the database of db, here MySQL or MariaDB, and creates the tables. The locks
+// share the pool of db: leave room in it for renewals.
 func Locks(ctx context.Context, db *gorm.DB) (*holdfast.Client, error) {
 	pool, err := db.DB()
 	if err != nil {
@@ -32,7 +32,8 @@ func Locks(ctx context.Context, db *gorm.DB) (*holdfast.Client, error) {
 	return holdfast.New(drv, nil)
 }
 
-// Fenced runs write in a transaction that begins with the check of the lease's token: no write of a holder that is late gets past it.
+// Fenced runs write in a transaction that first checks the lease's token, so that a late holder writes
+// nothing.
 func Fenced(ctx context.Context, db *gorm.DB, guard *sqlfence.Fence, lease *holdfast.Lease, write func(tx *gorm.DB) error) error {
 	return db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
 		own, err := transactionOf(tx)

@@ -17,10 +17,10 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
-	_ "github.com/holdfast-go/holdfast/redis" // redis:// and its kin
+	_ "github.com/holdfast-go/holdfast/redis" // redis:// and related URLs
 )
 
-// steps are the schema. New ones go to the end. Each is executed in a transaction, so that it has been executed once or not at all.
+// steps are the schema. Append new ones. Each runs in a transaction, so it runs once or not at all.
 var steps = []string{
 	`CREATE TABLE customer (id bigint PRIMARY KEY, name text NOT NULL)`,
 	`ALTER TABLE customer ADD COLUMN email text`,
@@ -30,7 +30,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	if err := run(ctx, os.Getenv("HOLDFAST_BACKEND"), os.Getenv("DATABASE_URL")); err != nil {
-		log.Fatal(err) // who starts the program starts it again
+		log.Fatal(err) // the supervisor restarts the program
 	}
 }
 
@@ -49,12 +49,12 @@ func run(ctx context.Context, backend, database string) error {
 	if err := migrateSchema(ctx, locks, db, steps); err != nil {
 		return err
 	}
-	log.Print("the schema is up to date") // here the work of the program begins
+	log.Print("the schema is up to date") // the program's work begins here
 	return nil
 }
 
-// migrateSchema executes the steps that the database does not have. It blocks until this or another instance has done so. An error
-// after ten minutes names the holder.
+// migrateSchema runs the steps that the database lacks. It blocks until this or another instance has done so.
+// After ten minutes it returns an error that names the holder.
 func migrateSchema(ctx context.Context, locks *holdfast.Client, db *sql.DB, steps []string) error {
 	tokens, err := sqlfence.New(sqlfence.PostgreSQL, nil)
 	if err != nil {
@@ -66,7 +66,7 @@ func migrateSchema(ctx context.Context, locks *holdfast.Client, db *sql.DB, step
 	opts := &holdfast.AcquireOptions{Wait: 10 * time.Minute, Note: "schema of the shop"}
 	return locks.Do(ctx, "shop/migration", opts, func(ctx context.Context, lease *holdfast.Lease) error {
 		for done := false; !done; {
-			// Step, version and token are one transaction: a holder that comes too late changes nothing.
+			// Step, version and token share one transaction: a late holder changes nothing.
 			err := tokens.Do(ctx, db, lease.Key(), lease.Token(), lease.Owner(), func(tx *sql.Tx) (err error) {
 				done, err = runStep(ctx, tx, steps)
 				return err
@@ -79,7 +79,7 @@ func migrateSchema(ctx context.Context, locks *holdfast.Client, db *sql.DB, step
 	})
 }
 
-// runStep executes the first step that the database does not have. done says that it has all of them, or more.
+// runStep runs the first step that the database lacks. done reports that it lacks none.
 func runStep(ctx context.Context, tx *sql.Tx, steps []string) (done bool, err error) {
 	if _, err := tx.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS schema_step (number int PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())`); err != nil {
 		return false, err

@@ -1,5 +1,5 @@
-// Period writes a report once a day. It runs on several machines: one of them writes the report, and another one does where
-// that fails. A machine that starts writes the report of the day before if there is none.
+// Period writes a report once a day. It runs on several machines: one of them writes the report, and another
+// takes over if that one fails. A machine that starts writes the report of the day before if it is missing.
 //
 //	HOLDFAST_BACKEND=redis://localhost:6379 DATABASE_URL=postgres://localhost/shop go run .
 package main
@@ -17,7 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
-	_ "github.com/holdfast-go/holdfast/redis" // redis:// and its kin
+	_ "github.com/holdfast-go/holdfast/redis" // redis:// and related URLs
 )
 
 const day = 24 * time.Hour
@@ -34,10 +34,10 @@ func main() {
 type job struct {
 	locks  *holdfast.Client
 	db     *sql.DB
-	tokens *sqlfence.Fence // refuses a holder that comes too late
+	tokens *sqlfence.Fence // rejects a late holder
 }
 
-// run writes a report of each period when that is over, until ctx ends.
+// run writes a report at the end of each period, until ctx ends.
 func run(ctx context.Context, backend, database string, period time.Duration) error {
 	db, err := sql.Open("pgx", database)
 	if err != nil {
@@ -59,22 +59,22 @@ func run(ctx context.Context, backend, database string, period time.Duration) er
 	j := &job{locks, db, tokens}
 	for ctx.Err() == nil {
 		now := time.Now().UTC()
-		start := now.Truncate(period) // of the period that runs now
+		start := now.Truncate(period) // start of the current period
 		next := start.Add(period)
 		if err := j.writeReport(ctx, start.Add(-period), start); err != nil && ctx.Err() == nil {
 			log.Print(err)
-			next = now.Add(min(period, time.Minute)) // another try
+			next = now.Add(min(period, time.Minute)) // retry
 		}
 		sleepUntil(ctx, next)
 	}
 	return nil
 }
 
-// writeReport writes the report of a period unless it is written. Every machine calls it: the database remembers what is done, so that
-// the lock need not outlast the work, and the clocks of the machines may differ.
+// writeReport writes the report of a period unless it exists. Every machine calls it: the database records
+// what is done, so the lock need not outlast the work, and the clocks of the machines may differ.
 func (j *job) writeReport(ctx context.Context, from, to time.Time) error {
 	return j.locks.Do(ctx, "shop/report", nil, func(ctx context.Context, lease *holdfast.Lease) error {
-		// The claim comes before the read: from now on the database refuses the holders before this one.
+		// The claim comes before the read: from now on the database rejects earlier holders.
 		if err := j.tokens.Claim(ctx, j.db, lease.Key(), lease.Token(), lease.Owner()); err != nil {
 			return err
 		}
@@ -82,7 +82,7 @@ func (j *job) writeReport(ctx context.Context, from, to time.Time) error {
 		if err := j.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM report WHERE day = $1)`, from).Scan(&done); err != nil || done {
 			return err
 		}
-		var sales, cents int64 // what takes long stops when ctx ends, as the lease is lost then
+		var sales, cents int64 // long work stops when ctx ends, because the lease is lost then
 		err := j.db.QueryRowContext(ctx, `SELECT count(*), coalesce(sum(cents), 0) FROM sale WHERE at >= $1 AND at < $2`, from, to).Scan(&sales, &cents)
 		if err != nil {
 			return err
@@ -94,8 +94,8 @@ func (j *job) writeReport(ctx context.Context, from, to time.Time) error {
 	})
 }
 
-// sleepUntil blocks until the machine's clock shows t, or ctx ends. It looks once a minute, because a timer stands still while
-// the machine sleeps.
+// sleepUntil blocks until the machine's clock shows t, or ctx ends. It checks once a minute, because a timer
+// stops while the machine sleeps.
 func sleepUntil(ctx context.Context, t time.Time) {
 	for ctx.Err() == nil && time.Now().Before(t) {
 		select {

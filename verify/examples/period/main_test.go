@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
-// The report has no key that would refuse a second one of a day: what is tested is that there is none.
+// The table of reports has no unique key, so that the test can find a second report of a day.
 const schema = `
 	CREATE TABLE sale (at timestamptz NOT NULL, cents bigint NOT NULL);
 	CREATE TABLE report (day timestamptz NOT NULL, sales bigint NOT NULL, cents bigint NOT NULL);
@@ -63,7 +63,7 @@ func TestLateHolderWritesNoReport(t *testing.T) {
 	from := to.Add(-time.Second)
 	j := &job{examples.Client(t, url), db, tokens}
 
-	blocker, err := db.BeginTx(t.Context(), nil) // the first holder does not get beyond its read of the sales
+	blocker, err := db.BeginTx(t.Context(), nil) // stops the first holder at its read of the sales
 	if err == nil {
 		_, err = blocker.ExecContext(t.Context(), `LOCK TABLE sale IN ACCESS EXCLUSIVE MODE`)
 	}
@@ -79,7 +79,7 @@ func TestLateHolderWritesNoReport(t *testing.T) {
 	if err := blocker.Rollback(); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the second machine writes the report, a third finds it
+	for range 2 { // the second machine writes the report, the third finds it
 		if err := (&job{examples.Client(t, url), db, tokens}).writeReport(t.Context(), from, to); err != nil {
 			t.Error(err)
 		}
@@ -91,7 +91,7 @@ func TestLateHolderWritesNoReport(t *testing.T) {
 	examples.Free(t, url, "shop/report")
 }
 
-// waitForTheRead blocks until a statement waits for the table of sales.
+// waitForTheRead blocks until a statement waits for the sales table.
 func waitForTheRead(t *testing.T, db *sql.DB) {
 	t.Helper()
 	for waits := false; !waits; {

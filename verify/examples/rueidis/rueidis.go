@@ -1,8 +1,8 @@
-// Package rueidis shows how a program that has a rueidis client keeps locks and fenced
-// data on the same servers. Its functions are there to be copied.
+// Package rueidis shows how a program with a rueidis client keeps locks and fenced data on the same servers.
+// Copy its functions.
 //
-// Locks have a connection of their own to each server, which rueidis does not see. So
-// caching, pipelining, redirects and reads from replicas mean nothing to them.
+// The locks use their own connection to each server, which rueidis does not see. So caching, pipelining,
+// redirects and reads from replicas do not affect them.
 package rueidis
 
 import (
@@ -15,11 +15,11 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// Locks returns a client of locks on the servers of a rueidis client: one server, the master
-// that Sentinels look after, or a Redis Cluster. It takes what rueidis.NewClient took, as
-// clients do not show it. To rueidis several addresses are a cluster; if a single address is
-// of one, set Cluster. A client with a DialCtxFn of its own has a Dial that calls it here
-// in place of TLS, and one with an AuthCredentialsFn has a Credentials that does.
+// Locks returns a lock client for the servers of a rueidis client: one server, the master of a Sentinel group,
+// or a Redis Cluster. It takes the options of rueidis.NewClient, because clients do not show them. rueidis
+// treats several addresses as a cluster; for a single address of a cluster, set Cluster. If the client has its
+// own DialCtxFn, set a Dial that calls it here instead of TLS; if it has an AuthCredentialsFn, set a
+// Credentials that calls it.
 func Locks(ctx context.Context, o rueidis.ClientOption) (*holdfast.Client, error) {
 	opts := &redis.Options{
 		TLS: o.TLSConfig, Username: o.Username, Password: o.Password, DB: o.SelectDB, ClientName: o.ClientName, Timeout: o.Dialer.Timeout,
@@ -40,7 +40,7 @@ func Locks(ctx context.Context, o rueidis.ClientOption) (*holdfast.Client, error
 	return holdfast.New(drv, nil)
 }
 
-// Store returns a storage that checks fencing tokens, on the data of client.
+// Store returns a storage that compares fencing tokens, on the data of client.
 func Store(client rueidis.Client) *redisfence.Store {
 	return redisfence.New(func(ctx context.Context, script string, keys, args []string) (any, error) {
 		reply, err := rueidis.NewLuaScript(script).Exec(ctx, client, keys, args).ToAny()

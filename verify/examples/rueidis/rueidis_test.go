@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
-// busy has time enough on a machine that does other things.
+// busy is a dialer with a time-out for a busy machine.
 var busy = net.Dialer{Timeout: 5 * time.Second}
 
 func TestLocksConnectAsTheClientDoes(t *testing.T) {

@@ -23,7 +23,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence"
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
-	_ "github.com/holdfast-go/holdfast/redis" // redis:// and its kin
+	_ "github.com/holdfast-go/holdfast/redis" // redis:// and related URLs
 )
 
 func main() {
@@ -42,19 +42,20 @@ func main() {
 type service struct {
 	locks    *holdfast.Client
 	db       *sql.DB
-	tokens   *sqlfence.Fence // refuses a holder that comes too late
-	provider string          // the URL of who charges
+	tokens   *sqlfence.Fence // rejects a late holder
+	provider string          // URL of the payment provider
 	ending   atomic.Bool
 }
 
-// run serves until ctx ends. Then it reports for the time notice that it is not ready, so that no new requests come.
+// run serves until ctx ends. Then it reports for the time notice that it is not ready, so that no new requests
+// arrive.
 func run(ctx context.Context, listener net.Listener, backend, database, provider string, notice time.Duration) error {
 	defer listener.Close()
 	db, err := sql.Open("pgx", database)
 	if err != nil {
 		return err
 	}
-	defer db.Close()                               // last: holders write to it until they have released
+	defer db.Close()                               // closed last: holders write to it until their release
 	locks, err := holdfast.Open(ctx, backend, nil) // one client for the whole process
 	if err != nil {
 		return err
@@ -84,7 +85,8 @@ func run(ctx context.Context, listener net.Listener, backend, database, provider
 	time.Sleep(notice)
 	grace, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	// The requests come first, because they need the locks. A request that outlasts grace loses its lease, and its context ends.
+	// Requests end first, because they need the locks. A request that outlasts grace loses its lease, and its
+	// context ends.
 	return errors.Join(server.Shutdown(grace), locks.Shutdown(grace))
 }
 
@@ -101,7 +103,7 @@ func (s *service) handleReady(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// handleCharge answers a request after it has charged the invoice, or found that it is charged.
+// handleCharge charges the invoice, unless that is done, and answers.
 func (s *service) handleCharge(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	opts := &holdfast.AcquireOptions{Wait: 5 * time.Second}
@@ -114,9 +116,10 @@ func (s *service) handleCharge(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// chargeOnce charges an invoice that is not charged yet. ctx ends when the lease is lost, as another process may be at it then.
+// chargeOnce charges an invoice unless that is done. ctx ends when the lease is lost, because another process
+// may then be working on the invoice.
 func (s *service) chargeOnce(ctx context.Context, lease *holdfast.Lease, id string) error {
-	// The claim comes before the read: from now on the database refuses the holders before this one.
+	// The claim comes before the read: from now on the database rejects earlier holders.
 	if err := s.tokens.Claim(ctx, s.db, lease.Key(), lease.Token(), lease.Owner()); err != nil {
 		return err
 	}
@@ -133,8 +136,9 @@ func (s *service) chargeOnce(ctx context.Context, lease *holdfast.Lease, id stri
 	})
 }
 
-// orderCharge has the provider charge an invoice. The provider knows no tokens: a process that ends here leaves the charge to the
-// next holder, who orders it again. The provider does not repeat an order of the same key.
+// orderCharge makes the provider charge an invoice. The provider knows no tokens: a process that ends here
+// leaves the charge to the next holder, which orders it again. The provider does not repeat an order with the
+// same key.
 func (s *service) orderCharge(ctx context.Context, id string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.provider+"/charges", strings.NewReader(id))
 	if err != nil {
@@ -156,7 +160,7 @@ func (s *service) orderCharge(ctx context.Context, id string) error {
 func statusOf(err error) int {
 	switch {
 	case errors.Is(err, holdfast.ErrLost), errors.Is(err, fence.ErrStale), errors.Is(err, holdfast.ErrClosed), errors.Is(err, holdfast.ErrUnavailable):
-		return http.StatusServiceUnavailable // and the client may repeat the request
+		return http.StatusServiceUnavailable // the client may repeat the request
 	case errors.Is(err, holdfast.ErrHeld):
 		return http.StatusConflict
 	case errors.Is(err, sql.ErrNoRows):

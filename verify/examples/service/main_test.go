@@ -22,7 +22,7 @@ const schema = `
 	CREATE TABLE invoice (id bigint PRIMARY KEY, charged bool NOT NULL DEFAULT false);
 	INSERT INTO invoice (id) SELECT generate_series(1, 9)`
 
-// instance is a service that runs.
+// instance is a running service.
 type instance struct {
 	url   string
 	stop  context.CancelFunc
@@ -66,7 +66,7 @@ func TestAnInvoiceIsChargedOnce(t *testing.T) {
 	var charges atomic.Int32
 	provider := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		charges.Add(1)
-		time.Sleep(50 * time.Millisecond) // or no two requests would meet
+		time.Sleep(50 * time.Millisecond) // so that requests overlap
 	}))
 	t.Cleanup(provider.Close)
 	instances := []*instance{startInstance(t, backend, database, provider.URL), startInstance(t, backend, database, provider.URL)}
@@ -88,11 +88,11 @@ func TestAnInvoiceIsChargedOnce(t *testing.T) {
 	}
 }
 
-// slowProvider returns a provider that answers when it is told to.
+// slowProvider returns a provider that waits for answer before it answers.
 func slowProvider(t *testing.T) (url string, called chan struct{}, answer chan struct{}) {
 	called, answer = make(chan struct{}), make(chan struct{})
 	provider := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		io.Copy(io.Discard, r.Body) // only then the server notices that the client is gone
+		io.Copy(io.Discard, r.Body) // only after this the server notices that the client is gone
 		called <- struct{}{}
 		select {
 		case <-answer:
@@ -116,8 +116,8 @@ func TestAShutdownLetsRequestsFinish(t *testing.T) {
 	go func() { answers <- requestStatus(t, http.MethodPost, i.url+"/invoices/7/charge") }()
 	examples.Soon(t, "the provider is called", called)
 	i.stop()
-	awaitUnready(t, i)                 // it still answers, for 300 ms
-	time.Sleep(400 * time.Millisecond) // it does not answer any more
+	awaitUnready(t, i)                 // it still answers for 300 ms
+	time.Sleep(400 * time.Millisecond) // it has stopped answering
 	close(answer)
 	if code := examples.Soon(t, "the request is answered", answers); code != http.StatusOK {
 		t.Errorf("a request during the shutdown: status %d, want 200", code)
@@ -164,7 +164,7 @@ func TestWithoutLocksTheServiceIsNotReady(t *testing.T) {
 	awaitUnready(t, i)
 }
 
-// awaitUnready blocks until i says that it is not ready.
+// awaitUnready blocks until i reports that it is not ready.
 func awaitUnready(t *testing.T, i *instance) {
 	t.Helper()
 	code := http.StatusOK

@@ -1,4 +1,5 @@
-// Singleton runs a loop on one machine of several. The others stand by, and one of them goes on when the first ends or fails.
+// Singleton runs a loop on one of several machines. The others stand by, and one of them continues if the
+// first ends or fails.
 //
 //	HOLDFAST_BACKEND=redis://localhost:6379 go run .
 package main
@@ -13,7 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	_ "github.com/holdfast-go/holdfast/redis" // redis:// and its kin
+	_ "github.com/holdfast-go/holdfast/redis" // redis:// and related URLs
 )
 
 func main() {
@@ -24,21 +25,21 @@ func main() {
 	}
 }
 
-// run calls lead on one machine at a time, until ctx ends or lead returns of its own accord.
+// run calls lead on one machine at a time, until ctx ends or lead returns by itself.
 func run(ctx context.Context, backend string, lead func(context.Context, *holdfast.Lease) error) error {
 	locks, err := holdfast.Open(ctx, backend, nil)
 	if err != nil {
 		return err
 	}
 	defer locks.Close()
-	// When this machine fails, another one goes on after the TTL. When it is only cut off from the locks, the Margin is the time
-	// that lead has to stop before that.
+	// If this machine fails, another one continues after the TTL. If it is only cut off from the locks, lead
+	// has the Margin to stop before that.
 	opts := &holdfast.AcquireOptions{TTL: 15 * time.Second, Margin: 3 * time.Second}
 	for {
 		err := locks.Do(ctx, "scheduler", opts, lead) // waits for its turn, also through an outage
 		switch {
 		case ctx.Err() != nil:
-			return nil // lead has returned, and the lock is free for the next
+			return nil // lead has returned, and the lock is free
 		case errors.Is(err, holdfast.ErrLost):
 			log.Printf("standing by again: %v", err)
 		default:
@@ -47,7 +48,8 @@ func run(ctx context.Context, backend string, lead func(context.Context, *holdfa
 	}
 }
 
-// runSchedule returns the loop: what it does is yours. It passes the token to what it writes to, and returns soon after ctx has ended.
+// runSchedule is the loop with your work. Pass the token to the storages that it writes to, and return soon
+// after ctx has ended.
 func runSchedule(ctx context.Context, lease *holdfast.Lease) error {
 	tick := time.NewTicker(10 * time.Second)
 	defer tick.Stop()

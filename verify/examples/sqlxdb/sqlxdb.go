@@ -1,5 +1,5 @@
-// Package sqlxdb shows how a program that has a *sqlx.DB keeps locks in its database, and guards its data by their tokens. Its
-// functions are there to be copied.
+// Package sqlxdb shows how a program with a *sqlx.DB keeps locks in its database, and guards its data by their
+// tokens. Copy its functions.
 package sqlxdb
 
 import (
@@ -14,10 +14,11 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// Database returns the database of the program, over a pool that it shares with the locks. Leave room in the pool for renewals.
+// Database returns the program's database, over a pool that it shares with the locks. Leave room in the pool
+// for renewals.
 func Database(pool *pgxpool.Pool) *sqlx.DB { return sqlx.NewDb(stdlib.OpenDBFromPool(pool), "pgx") }
 
-// Locks returns a client of locks in the database of pool, a PostgreSQL here, and makes their tables.
+// Locks returns a lock client for the database of pool, here a PostgreSQL, and creates the tables.
 func Locks(ctx context.Context, pool *pgxpool.Pool) (*holdfast.Client, error) {
 	drv, err := postgres.New(ctx, pool, &postgres.Options{NoCheck: true})
 	if err != nil {
@@ -30,13 +31,14 @@ func Locks(ctx context.Context, pool *pgxpool.Pool) (*holdfast.Client, error) {
 	return holdfast.New(drv, nil)
 }
 
-// Fenced runs write in a transaction that begins with the check of the lease's token: no write of a holder that is late gets past it.
+// Fenced runs write in a transaction that first checks the lease's token, so that a late holder writes
+// nothing.
 func Fenced(ctx context.Context, db *sqlx.DB, guard *sqlfence.Fence, lease *holdfast.Lease, write func(tx *sqlx.Tx) error) error {
 	tx, err := db.BeginTxx(ctx, nil)
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() // says nothing new: the transaction is over, or its error is on its way
+	defer tx.Rollback() // ignore the error: the transaction is over, or its error is returned
 	if err := guard.Claim(ctx, tx, lease.Key(), lease.Token(), lease.Owner()); err != nil {
 		return err
 	}

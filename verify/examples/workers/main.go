@@ -1,4 +1,4 @@
-// Workers compress the files of a folder that several machines share. Each file is one worker's at a time.
+// Workers compress the files of a folder that several machines share. One worker at a time works on a file.
 //
 //	HOLDFAST_BACKEND=redis://localhost:6379 go run . /srv/inbox /srv/done
 package main
@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	_ "github.com/holdfast-go/holdfast/redis" // redis:// and its kin
+	_ "github.com/holdfast-go/holdfast/redis" // redis:// and related URLs
 )
 
 func main() {
@@ -38,10 +38,11 @@ func main() {
 	}
 }
 
-// work does what is to be done with one file. Its context ends when the lease is lost.
+// work processes one file. Its context ends when the lease is lost.
 type work func(ctx context.Context, lease *holdfast.Lease, name string) error
 
-// run has four workers do work with each file of inbox until ctx ends. Then it leaves them the time grace for what they have begun.
+// run makes four workers call do with each file of inbox until ctx ends. Then they have the time grace to
+// finish.
 func run(ctx context.Context, backend, inbox string, grace time.Duration, do work) error {
 	locks, err := holdfast.Open(ctx, backend, nil) // one client for all workers
 	if err != nil {
@@ -63,7 +64,7 @@ func run(ctx context.Context, backend, inbox string, grace time.Duration, do wor
 	close(names)
 	rest, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
-	err = errors.Join(err, locks.Shutdown(rest)) // at the end of rest it ends the contexts of the workers that still run
+	err = errors.Join(err, locks.Shutdown(rest)) // after rest it ends the contexts of workers that still run
 	workers.Wait()
 	return err
 }
@@ -75,7 +76,7 @@ func sendNames(ctx context.Context, inbox string, names chan<- string) error {
 		if err != nil {
 			return err
 		}
-		rand.Shuffle(len(files), func(i, j int) { files[i], files[j] = files[j], files[i] }) // so that the machines begin with different ones
+		rand.Shuffle(len(files), func(i, j int) { files[i], files[j] = files[j], files[i] }) // let the machines begin with different files
 		for _, file := range files {
 			if !file.Type().IsRegular() {
 				continue
@@ -94,25 +95,25 @@ func sendNames(ctx context.Context, inbox string, names chan<- string) error {
 	}
 }
 
-// processFile does the work with one file, unless another worker is at it.
+// processFile processes one file, unless another worker has it.
 func processFile(ctx context.Context, locks *holdfast.Client, name string, do work) (err error) {
 	lease, err := locks.TryAcquire(ctx, "inbox/"+name, nil)
 	switch {
 	case errors.Is(err, holdfast.ErrHeld), err != nil && ctx.Err() != nil:
 		return nil
 	case err != nil:
-		return err // the file's turn comes again
+		return err // the file will be tried again
 	}
 	defer func() { err = errors.Join(err, lease.Release(context.WithoutCancel(ctx))) }()
-	return do(lease.Context(), lease, name) // which ends when the lease is lost, and not with ctx: what was begun is finished
+	return do(lease.Context(), lease, name) // not ctx: a file that was begun is finished
 }
 
-// compressFile moves a file into a compressed one. The names of files are not used twice. So a worker that comes too late, after
-// another has had the lock, finds no file, or puts the same one in its place: nothing here has to compare tokens.
+// compressFile compresses a file and removes the original. File names are never reused. So a late worker finds
+// no file, or replaces the result by the same content: no storage needs to compare tokens.
 func compressFile(ctx context.Context, from, to string, token holdfast.Token) error {
 	in, err := os.Open(from)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // another worker has done it since feed has listed it
+		return nil // another worker has done it since it was listed
 	}
 	if err != nil {
 		return err
@@ -143,7 +144,7 @@ type reader struct {
 
 func (r *reader) Read(p []byte) (int, error) {
 	if r.ctx.Err() != nil {
-		return 0, context.Cause(r.ctx) // that the lease is lost, and why
+		return 0, context.Cause(r.ctx) // the loss of the lease, with its cause
 	}
 	return r.file.Read(p)
 }

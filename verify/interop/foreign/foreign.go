@@ -1,4 +1,4 @@
-// Package foreign starts programs in other languages that take locks, with the libraries that they need.
+// Package foreign starts lock programs in other languages, with their libraries.
 package foreign
 
 import (
@@ -19,16 +19,16 @@ import (
 	"time"
 )
 
-// ErrMissing is returned when this machine lacks something that a program needs.
+// ErrMissing is returned if this machine lacks something that a program needs.
 var ErrMissing = errors.New("not on this machine")
 
-// programFolder returns the folder of the programs.
+// programFolder returns the folder with the programs.
 func programFolder() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Dir(filepath.Dir(file))
 }
 
-// fetched has tools/foreign fetch the libraries of a language, once per process, and returns their folder.
+// fetched downloads the libraries of a language by tools/foreign, once per process, and returns their folder.
 var fetched = map[string]func() (string, error){
 	"python": sync.OnceValues(func() (string, error) { return fetchModules("python") }),
 	"node":   sync.OnceValues(func() (string, error) { return fetchModules("node") }),
@@ -37,8 +37,8 @@ var fetched = map[string]func() (string, error){
 	"kubernetes": sync.OnceValues(func() (string, error) { return fetchModules("kubernetes") }),
 }
 
-// Libraries returns the folder of what tools/foreign fetches by a name. It blocks for up to fetchTimeout, or buildTimeout for
-// Kubernetes, whose 1,400 packages are compiled.
+// Libraries returns the folder of a download of tools/foreign. It blocks for up to fetchTimeout, or
+// buildTimeout for Kubernetes, whose 1,400 packages are compiled.
 func Libraries(name string) (string, error) {
 	if once := fetched[name]; once != nil {
 		return once()
@@ -68,7 +68,7 @@ func fetchModules(language string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// Program is a program in another language, with the libraries that it needs; of Java, name is a class.
+// Program returns a program in another language, with its libraries; for Java, name is a class.
 func Program(ctx context.Context, language, name string, args ...string) (*exec.Cmd, error) {
 	dir, err := fetched[language]()
 	if err != nil {
@@ -78,7 +78,7 @@ func Program(ctx context.Context, language, name string, args ...string) (*exec.
 	var cmd *exec.Cmd
 	switch language {
 	case "java":
-		// A small heap, and no compiler that uses all processors: others work beside it.
+		// A small heap, and no compiler that uses all processors: other programs run beside it.
 		flags := []string{"-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", dir + ":" + filepath.Join(dir, "*"), name}
 		cmd = exec.CommandContext(ctx, "java", append(flags, args...)...)
 	case "node":
@@ -98,12 +98,12 @@ var workers = map[string]string{"python": "worker.py", "node": "worker.cjs", "ja
 type Workers struct {
 	cmd  *exec.Cmd
 	in   io.WriteCloser
-	done chan string   // what Run waits for
-	said []chan string // what Do waits for, by worker
+	done chan string   // results for Run
+	said []chan string // by worker: results for Do
 }
 
-// Start starts n workers of a library that take the lock on key on servers of this machine, and returns when they are
-// ready. Together they are to increment a counter count times.
+// Start starts n workers of a library for the lock on key, on servers of this machine, and returns once they
+// are ready. Together they will increment a counter count times.
 func Start(ctx context.Context, language, library string, addrs []string, key string, count, n int) (*Workers, error) {
 	var ports []string
 	for _, addr := range addrs {
@@ -132,7 +132,7 @@ func Start(ctx context.Context, language, library string, addrs []string, key st
 	return w, nil
 }
 
-// readLines passes each line on to the caller that waits for it, and returns when the program ends.
+// readLines passes each line to the caller that waits for it. It returns when the program ends.
 func (w *Workers) readLines(lines *bufio.Reader) {
 	defer close(w.done)
 	for {
@@ -152,7 +152,7 @@ func (w *Workers) readLines(lines *bufio.Reader) {
 	}
 }
 
-// Run has all workers do their part, and says what they got.
+// Run makes all workers do their part and returns their results.
 func (w *Workers) Run() (locks int, longest time.Duration, err error) {
 	if _, err := io.WriteString(w.in, "go\n"); err != nil {
 		return 0, 0, err
@@ -165,7 +165,7 @@ func (w *Workers) Run() (locks int, longest time.Duration, err error) {
 	return got.Locks, time.Duration(got.Longest * float64(time.Second)), err
 }
 
-// Do has one worker of Java do something with its lock, and returns the outcome. Each worker does one thing at a time.
+// Do makes one Java worker use its lock and returns the outcome. Each worker does one thing at a time.
 func (w *Workers) Do(worker int, verb string) (string, error) {
 	if _, err := fmt.Fprintf(w.in, "%s %d\n", verb, worker); err != nil {
 		return "", err
@@ -179,6 +179,6 @@ func (w *Workers) Do(worker int, verb string) (string, error) {
 
 // Stop ends the program.
 func (w *Workers) Stop() {
-	w.cmd.Process.Kill() // fails only for one that has ended
+	w.cmd.Process.Kill() // fails only if it has ended
 	w.cmd.Wait()
 }

@@ -28,7 +28,7 @@ func main() {
 	}
 }
 
-// elsewhere names the API server of a whole Kubernetes, where informers would look. There is none.
+// elsewhere is the config of a whole Kubernetes API server, which informers would use. There is none.
 const elsewhere = `apiVersion: v1
 kind: Config
 clusters: [{name: none, cluster: {server: "http://127.1.2.3:1"}}]
@@ -79,7 +79,7 @@ func serveAPI(ctx context.Context, etcd, port string) error {
 	return server.GenericAPIServer.PrepareRun().RunWithContext(ctx)
 }
 
-// createLease defines the resource, and waits until it is served.
+// createLease defines the resource and waits until it is served.
 func createLease(ctx context.Context, config *rest.Config) error {
 	definitions, err := clientset.NewForConfig(config)
 	if err != nil {

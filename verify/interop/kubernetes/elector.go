@@ -87,7 +87,7 @@ func (w *worker) obeyCommand(words []string) string {
 	case "lock":
 		ms, _ := strconv.Atoi(words[1])
 		return w.takeLease(time.Duration(ms) * time.Millisecond)
-	case "try": // for long enough to ask twice
+	case "try": // long enough for two requests
 		return w.takeLease(w.ttl * 6 / 15)
 	case "check":
 		if w.elector.IsLeader() {
@@ -114,7 +114,7 @@ func main() {
 	for i := range n {
 		leases, err := coordination.NewForConfig(&rest.Config{
 			Host: "https://127.0.0.1:" + port, TLSClientConfig: rest.TLSClientConfig{Insecure: true},
-			ContentConfig: rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"}, // as custom resources have it
+			ContentConfig: rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"}, // as custom resources need
 		})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
