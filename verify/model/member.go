@@ -166,8 +166,8 @@ func (s *setup) rulesOf(c int) member.Rules {
 	return s.admits.rules
 }
 
-// initialMembers returns a world in which the nodes that are not fresh are admitted, and all clients but B
-// are connected.
+// initialMembers returns a world in which nodes that are not fresh are admitted, and all clients but B are
+// connected.
 func (s *setup) initialMembers(w *world) *members {
 	w.members = new(members)
 	for n := range s.nodes {
@@ -433,8 +433,8 @@ func (s *setup) applyMember(w *world, m move) (broken string) {
 	return broken
 }
 
-// nodeVotes is the result that some rows look for: it shows that the rows beside them do not hold because no
-// node ever votes.
+// nodeVotes is the property that some rows search for: it shows that other rows do not pass because no node
+// ever votes.
 const nodeVotes = "the node votes again"
 
 // normalizeMembers brings irrelevant differences to one form.

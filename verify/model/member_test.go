@@ -6,8 +6,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/member"
 )
 
-// memberRows returns the rows of nodes that may have forgotten their grants. A reaches nodes 1 and 2 and has the lock there, B is
-// new and reaches 2 and 3. Faults hit node 2. A stage of time is a quarantine.
+// memberRows returns the rows about nodes that may have forgotten their grants. A reaches nodes 1 and 2 and
+// has the lock there, B is new and reaches 2 and 3. Faults hit node 2. A stage of time is a quarantine.
 func memberRows() []row {
 	three := member.Rules{Nodes: 3, MaxTTL: time.Duration(ttl)}
 	of := func(change func(*setup)) setup {
@@ -44,7 +44,7 @@ func memberRows() []row {
 	replica := of(func(s *setup) { s.faults.copied = 1 })
 	flushed := of(func(s *setup) { s.faults.flush, s.faults.broken = 1, 1 })
 	inQuarantine := of(func(s *setup) { s.holds, s.admits.fresh, s.faults.flush = 0, second, 1 })
-	// Clocks are set after node 2 has forgotten.
+	// Clocks jump after node 2 has forgotten.
 	clocks := func(f faults) setup {
 		return of(func(s *setup) { s.prelude, s.faults = forgot, f; s.faults.wipe, s.faults.stage = 1, 1 })
 	}
@@ -60,7 +60,7 @@ func memberRows() []row {
 		s.nodes, s.holds, s.cut, s.admits.hits, s.admits.rules, s.faults.over = 1, 1, [3]uint8{}, first, three, 2
 		s.admits.rules.Nodes, s.admits.rules.FailsOver = 1, true
 	})
-	// One server alone, which has no quarantine. Tokens.
+	// One server, which has no quarantine. Tokens.
 	server := of(func(s *setup) {
 		s.nodes, s.holds, s.cut, s.admits.hits, s.admits.rules.Nodes, s.faults = 1, 0, [3]uint8{}, first, 1, faults{older: 2}
 		s.calm, s.alone, s.orders, s.frozen, s.fences = false, false, true, false, []int64{level}

@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// enough is more states than any row has: a row that reaches it is unfinished.
+// enough is above the number of states of any row: a row that reaches it is unfinished.
 const enough = 3_000_000
 
-// row is a world that is explored as a whole. Without a mutant no property may break;
-// with one, want names the property that must.
+// row is a world that is explored completely. Without a mutant no property may break; with one, want names the
+// property that must break.
 type row struct {
 	name  string
 	world setup
 	want  string // the property that breaks; "" for none
-	// live checks that all clients can finish from every state, and timers bounds the
-	// number of timers that have to run out on the way.
+	// live checks that all clients can finish from every state. timers bounds the number of timers that must
+	// run out on the way.
 	live   bool
 	timers int
-	large  bool // only make model runs it: it has over 100,000 states, or 20,000 where nodes are admitted
+	large  bool // only make model runs it: over 100,000 states, or 20,000 with admission
 }
 
 // The properties that break in rows about waiting.
@@ -37,7 +37,7 @@ const (
 	third              // node 3
 )
 
-// Initial counters, which differ by a block.
+// Initial counters, one block apart.
 const (
 	level = startClock + 31
 	above = level + 32
@@ -61,7 +61,7 @@ func modelRows() []row {
 	// A node that fails over.
 	fails := setup{nodes: 1, clients: 3, renews: 1, alone: true, orders: true, gate: true, faults: faults{over: 2}}
 	failsWaiting := changed(fails, func(s *setup) { s.clients, s.waiting, s.rests, s.cancel = 2, 0b11, 1, true })
-	// A server that comes back with older data. Of three nodes it is the one that both clients reach.
+	// A server that returns with older data. Of three nodes, both clients reach only this one.
 	older := setup{nodes: 1, clients: 3, renews: 1, orders: true, faults: faults{older: 2}}
 	olderWaiting := changed(older, func(s *setup) { s.clients, s.waiting, s.rests, s.cancel, s.faults.older = 2, 0b11, 1, true, 1 })
 	moves := changed(older, func(s *setup) { s.slot = true })
@@ -69,7 +69,7 @@ func modelRows() []row {
 	olderOfThree := setup{
 		nodes: 3, clients: 2, alone: true, orders: true, gate: true, cut: [3]uint8{third, second}, fences: []int64{level, above, above}, faults: faults{older: 1},
 	}
-	// One node and a counter that is lost.
+	// One node, whose counter is lost.
 	handOver := setup{nodes: 1, clients: 2, waiting: 0b11, rests: 1, alone: true, orders: true, faults: faults{fence: 1}}
 	forgets := setup{
 		nodes: 3, clients: 2, waiting: 0b11, rests: 1, calm: true, orders: true, cut: [3]uint8{third, third},
@@ -80,8 +80,8 @@ func modelRows() []row {
 	jumpTwo := setup{nodes: 3, clients: 2, orders: true, cut: [3]uint8{third, third}, faults: faults{jump: 4}}
 	others := changed(two, func(s *setup) { s.faults.others = 2 })
 	othersTwice := changed(twice, func(s *setup) { s.faults.others = 1 })
-	// A holds nodes 1 and 2. C, which cannot reach 2, was granted 3 and denied 1:
-	// a give-back is on its way to 3. B, which is before C, cannot reach 1.
+	// A holds nodes 1 and 2. C cannot reach 2; it was granted 3 and denied 1, and its give-back to 3 is on its
+	// way. B, which is before C, cannot reach 1.
 	back := setup{
 		nodes: 3, clients: 3, waiting: 0b110, alone: true, orders: true, calm: true, holds: 2,
 		cut: [3]uint8{0, first, second}, fragile: 0b100, faults: faults{broken: 1},
@@ -90,7 +90,7 @@ func modelRows() []row {
 		},
 	}
 
-	// Waiters. Their counters stand still: the queue does not need them.
+	// Waiters. Their counters stand still, because the queue does not need them.
 	even := []int64{level, level, level}
 	waiters := setup{nodes: 3, clients: 2, waiting: 0b11, rests: 255, calm: true, alone: true, frozen: true, fences: even}
 	uneven := changed(waiters, func(s *setup) { s.fences = []int64{level, level, above} })
@@ -110,10 +110,9 @@ func modelRows() []row {
 	lost := changed(down, func(s *setup) { s.faults.wake = 2 })
 	lapses := changed(down, func(s *setup) { s.faults.place = 2 })
 	breaks := changed(behind, func(s *setup) { s.clients, s.waiting, s.fragile, s.faults.broken = 2, 0b10, 0b10, 1 })
-	// A held nodes 1 and 2, and has released them. C, which cannot reach 3, was queued
-	// on both and handed both; it has been granted 1, for which it asked by itself, and
-	// been denied 2. The wake-ups are still on their way. B, which is before it, cannot
-	// reach 2.
+	// A held nodes 1 and 2 and has released them. C cannot reach 3; it was queued on both, and both were
+	// handed to it. It was granted 1 by its own request, and denied 2. The wake-ups are still on their way. B,
+	// which is before C, cannot reach 2.
 	overtaken := setup{
 		nodes: 3, clients: 3, waiting: 0b110, rests: 1, calm: true, alone: true, frozen: true, fences: even, holds: 2, apart: true,
 		cut: [3]uint8{third, second, third},
@@ -133,7 +132,7 @@ func modelRows() []row {
 			{answer, 2, 1, 0},
 		},
 	}
-	// A holds all nodes. B waits on all of them and can no longer reach two.
+	// A holds all nodes. B waits on all of them and then cannot reach two.
 	minority := changed(waiters, func(s *setup) {
 		s.clients, s.holds, s.waiting, s.faults.cut = 3, 3, 0b110, 2
 		s.prelude = []move{
@@ -148,7 +147,7 @@ func modelRows() []row {
 			{cutOff, 1, 2, 0},
 		}
 	})
-	// A holds all nodes. B waits, and takes any free lock.
+	// A holds all nodes. B waits and takes any free lock.
 	outages := setup{
 		nodes: 3, clients: 2, waiting: 0b10, rests: 2, calm: true, alone: true, orders: true, holds: 3, renews: 255, keeps: true,
 		fences: even, faults: faults{outage: 2},
@@ -158,7 +157,7 @@ func modelRows() []row {
 		nodes: 3, clients: 2, calm: true, orders: true, after: true, holds: 2, renews: 1, cut: [3]uint8{0, first},
 		fences: []int64{level, level, above + 32}, faults: faults{lock: 1},
 	}
-	reclaims := changed(superseded, func(s *setup) { // a quorum has kept it already
+	reclaims := changed(superseded, func(s *setup) { // a quorum has kept the lock already
 		s.renews = 2
 		s.prelude = []move{
 			{renew, 0, 0, 0},
@@ -176,22 +175,24 @@ func modelRows() []row {
 		nodes: 3, clients: 2, adopts: 0b10, keeps: true, rests: 1, calm: true, orders: true, after: true, holds: 3, renews: 1,
 		cut: [3]uint8{0, first}, fences: even,
 	}
-	// A takes the lock, and its request comes twice. B adopts the lease, which A has not detached.
+	// A acquires the lock by a request that is delivered twice. B adopts the lease, which A has not detached.
 	taken := setup{
 		nodes: 1, clients: 2, adopts: 0b10, keeps: true, rests: 1, calm: true, orders: true, after: true, renews: 2, fences: even,
 		faults: faults{repeat: 1},
 	}
 	takenOfThree := changed(taken, func(s *setup) { s.nodes, s.renews, s.cut, s.faults.repeat = 3, 1, [3]uint8{third, third}, 2 })
-	// B adopts it from one server that comes back with older data, and C wants the lock.
+	// B adopts the lease from one server that returns with older data, and C wants the lock.
 	adoptsOlder := setup{
 		nodes: 1, clients: 3, adopts: 0b010, rests: 255, calm: true, orders: true, holds: 1, fences: []int64{level}, faults: faults{older: 2},
 	}
-	// B adopts it from three nodes whose counters differ, and one executes its commit late. C cannot reach node 3.
+	// B adopts the lease from three nodes with different counters, one of which executes its commit late. C
+	// cannot reach node 3.
 	adoptsUneven := setup{
 		nodes: 3, clients: 3, adopts: 0b010, rests: 1, calm: true, alone: true, orders: true, holds: 3,
 		fences: []int64{level, above, above + 32}, cut: [3]uint8{0, 0, third}, fragile: 0b010, faults: faults{broken: 1},
 	}
-	// A renews with one of two TTLs, and requests that were sent over a connection that broke are executed at any later time. B wants the lock.
+	// A renews with one of two TTLs. Requests on a broken connection are executed at any later time. B wants
+	// the lock.
 	lates := setup{nodes: 1, clients: 2, renews: 2, alone: true, spans: true, fragile: 0b01, faults: faults{broken: 1, stage: 1}}
 	latesOfThree := setup{
 		nodes: 3, clients: 2, holds: 2, renews: 2, calm: true, alone: true, spans: true, fragile: 0b01, cut: [3]uint8{third, third}, fences: even,

@@ -27,7 +27,7 @@ func (r message) asFailure() message {
 	return r
 }
 
-// failUnreachable answers at once the requests to unreachable nodes.
+// failUnreachable fails the requests to unreachable nodes at once.
 func (s *setup) failUnreachable(w *world) {
 	for again := true; again; {
 		again = false
@@ -47,7 +47,7 @@ func (s *setup) failUnreachable(w *world) {
 	}
 }
 
-// serveRequest lets a node execute a request, and returns its answer.
+// serveRequest makes a node execute a request, and returns the answer.
 func (s *setup) serveRequest(w *world, c, n int, r message) message {
 	nd := &w.nodes[n]
 	clock := w.clock
@@ -95,7 +95,7 @@ func (s *setup) serveRequest(w *world, c, n int, r message) message {
 	return a
 }
 
-// mutateBefore changes the lock, and perhaps the request, so that the node acts without one of its rules.
+// mutateBefore changes the lock, or also the request, so that the node acts without one of its rules.
 func (s *setup) mutateBefore(l quorum.Lock, ask *quorum.Ask) quorum.Lock {
 	m := &s.mutant
 	switch {
@@ -113,8 +113,8 @@ func (s *setup) mutateBefore(l quorum.Lock, ask *quorum.Ask) quorum.Lock {
 	return l
 }
 
-// mutateAfter turns the outcome on the changed lock into the outcome of a node without the rule. waits
-// reports whether the client believes that it has a place there.
+// mutateAfter changes the outcome to that of a node without the rule. waits reports whether the client
+// believes that it has a place there.
 func (s *setup) mutateAfter(now int64, waits bool, before quorum.Lock, l *quorum.Lock, ask *quorum.Ask, reply *quorum.Reply, woken *quorum.Wake) {
 	m := &s.mutant
 	if m.shortens && before.Owner == ask.Owner && l.Owner == ask.Owner && ask.Kind != quorum.AskCommit {
@@ -149,7 +149,7 @@ func (s *setup) mutateAfter(now int64, waits bool, before quorum.Lock, l *quorum
 	}
 }
 
-// sendWakeUp sends node n's wake-up to the client of woken. A link that is cut drops it.
+// sendWakeUp sends node n's wake-up to the client of woken. A cut link drops it.
 func (s *setup) sendWakeUp(w *world, n int, woken quorum.Wake) {
 	nd := &w.nodes[n]
 	to, id := splitOwner(woken.Owner)
@@ -181,14 +181,14 @@ func (w *world) stampOf(s *setup, c, n int, owner string) int64 {
 	return last + 1
 }
 
-// sendAnswer sends an answer, unless it does not count any more.
+// sendAnswer sends an answer, unless it no longer counts.
 func (s *setup) sendAnswer(w *world, c, n int, a message) {
 	if s.stillCounts(w, c, n, a) {
 		w.nodes[n].wires[c].answers.push(a)
 	}
 }
 
-// restartNode restarts a node with only this lock.
+// restartNode restarts a node that has only this lock.
 func (s *setup) restartNode(w *world, n int, lock quorum.Lock) {
 	nd := &w.nodes[n]
 	nd.lock = lock
@@ -204,7 +204,7 @@ func (s *setup) restartNode(w *world, n int, lock quorum.Lock) {
 	}
 }
 
-// rewindNode restarts a node with older data.
+// rewindNode restarts a node with its saved, older data.
 func (s *setup) rewindNode(w *world, n int) {
 	s.restartNode(w, n, w.nodes[n].saved)
 	w.nodes[n].floor = quorum.FirstOfBlock(w.clock)
@@ -213,9 +213,8 @@ func (s *setup) rewindNode(w *world, n int) {
 	}
 }
 
-// promoteReplica lets another server take the place of a node, with the data that it had received. With the
-// gate it only keeps its locks, until all that the other server may have granted is over or has been renewed
-// on it.
+// promoteReplica makes another server take the place of a node, with the data that it had received. With the
+// gate it only keeps its locks, until all that the other server may have granted is over or was renewed on it.
 func (s *setup) promoteReplica(w *world, n int) {
 	nd := &w.nodes[n]
 	nd.lock = nd.saved
@@ -224,14 +223,14 @@ func (s *setup) promoteReplica(w *world, n int) {
 	nd.floor = quorum.FirstOfBlock(w.clock)
 	for c := range s.clients {
 		s.breakConnection(w, c, n, int(nd.wires[c].requests.n))
-		nd.ghosts = line{} // the other server executes them, to no effect here
+		nd.ghosts = line{} // the other server executes them, without effect here
 		if s.gate && w.clients[c].claim.Phase == quorum.Held {
 			nd.away |= 1 << c
 		}
 	}
 }
 
-// flushNode lets a node forget everything, over open connections.
+// flushNode makes a node forget everything, without closing connections.
 func (s *setup) flushNode(w *world, n int) {
 	nd := &w.nodes[n]
 	nd.lock = quorum.Lock{}
@@ -239,8 +238,8 @@ func (s *setup) flushNode(w *world, n int) {
 	s.setMarker(w, n, "")
 }
 
-// breakConnection breaks a connection. The first sent requests had left and may still be executed, in order;
-// the others go over the next connection.
+// breakConnection breaks a connection. The first sent requests may still be executed, in order; the others go
+// over the next connection.
 func (s *setup) breakConnection(w *world, c, n, sent int) {
 	nd := &w.nodes[n]
 	wire := &nd.wires[c]

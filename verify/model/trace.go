@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// writeTrace returns a trace for people, with a line for each move.
+// writeTrace formats a trace for people, one line per move.
 func (s *setup) writeTrace(trace []move) string {
 	var b strings.Builder
 	w := s.initialWorld()
@@ -121,7 +121,7 @@ func (s *setup) describeExecution(w *world, m move) string {
 	return line
 }
 
-// describeAnswer describes the answer that a client hears from a node.
+// describeAnswer describes an answer of a node to a client.
 func describeAnswer(a message, who, node string) string {
 	switch {
 	case a.of == wakeUp && a.token != 0:

@@ -5,7 +5,7 @@ import "github.com/holdfast-go/holdfast/internal/quorum"
 const (
 	maxNodes   = 3
 	maxClients = 3
-	maxIDs     = 6 // of one client, at the same time in use
+	maxIDs     = 6 // ids of one client in use at once
 
 	now  = int64(1)       // time of every event: timers run out by moves
 	soon = int64(1) << 40 // when a running timer would run out
@@ -15,12 +15,12 @@ const (
 	brief     = int64(1_000_000_000) // the short TTL, if there are two
 	stageTime = int64(2_000_000_000) // a stage of time, if there are two TTLs: more than brief, and twice as long is less than ttl
 
-	startClock = int64(100_000_000) // more than a minute from no clock at all
+	startClock = int64(100_000_000) // more than a minute above zero
 	clockStep  = int64(1) << 20     // the clock runs ahead of all counters
 	clockJump  = int64(1) << 27     // µs; more than a minute
 )
 
-// owners are the ids of the clients: a letter for the client, a digit for the id.
+// owners are the ids of the clients: a letter for the client and a digit for the id.
 var owners = func() (o [maxClients][maxIDs]string) {
 	for c := range o {
 		for id := range o[c] {
@@ -32,17 +32,17 @@ var owners = func() (o [maxClients][maxIDs]string) {
 
 func splitOwner(owner string) (client int, id uint8) { return int(owner[0] - 'a'), owner[1] - '0' }
 
-// message is a request on its way to a node, or an answer on its way back.
+// message is a request to a node, or an answer.
 type message struct {
 	kind    uint8 // quorum.AskKind or quorum.Kind
 	of      uint8 // answers: the request, or wakeUp
 	id      uint8
 	epoch   uint8
 	round   uint8 // the client's round when the request was sent
-	stage   uint8 // how much time had passed when the request was sent
+	stage   uint8 // stage of time when the request was sent
 	marked  bool  // acquire: with the stamp; denied: queued
 	brief   bool  // the TTL of the request
-	restore bool  // renew: a free lock is set again
+	restore bool  // renew: set a free lock again
 	token   int32
 	least   int32 // requests: first token that the client may use
 }
@@ -50,7 +50,7 @@ type message struct {
 // wakeUp is the value of message.of for a wake-up, which answers no request.
 const wakeUp = 255
 
-// line is a first-in-first-out queue of messages, as a connection carries them.
+// line is a first-in-first-out queue of messages, like a connection.
 type line struct {
 	n uint8
 	m [7]message
@@ -76,22 +76,22 @@ type wire struct {
 	requests, answers line
 	failures          line  // of a broken connection: noticed in any order
 	woken             uint8 // wake-ups under way apart from the answers, by id
-	cut               bool  // nothing gets through any more
-	low               bool  // a token that the client could not use was granted on it
+	cut               bool  // no message passes
+	low               bool  // the node has granted a token that the client could not use
 }
 
 type node struct {
 	lock   quorum.Lock
 	wires  [maxClients]wire
-	ghosts line   // requests sent over a connection that has broken since
-	ghost  uint8  // their client
-	proof  string // their marker
-	away   uint8  // clients whose leases have to end before the node votes
+	ghosts line   // requests of a broken connection
+	ghost  uint8  // client of the ghosts
+	proof  string // marker of the ghosts
+	away   uint8  // clients whose leases must end before the node votes
 	ahead  bool   // its clock is wrong
-	frozen int64  // the counter stays here; 0: it counts
+	frozen int64  // fixed value of the counter; 0: it counts
 
-	saved quorum.Lock // data of its replica, or on its disk
-	floor int64       // first token that may be used since the node went back to the saved data
+	saved quorum.Lock // data on its replica or disk
+	floor int64       // first usable token since the node returned to the saved data
 }
 
 type life uint8
@@ -106,15 +106,15 @@ const (
 type client struct {
 	claim  quorum.Claim
 	life   life
-	token  int32 // committed; 0: not yet
+	token  int32 // committed token; 0: none yet
 	before uint8 // clients that had committed when this one began
-	renews uint8 // left
-	round  uint8 // of renewals
-	rests  uint8 // left
-	since  int64 // with setup.slot: the clock when the client found the slot on its present server
+	renews uint8 // renewals left
+	round  uint8 // round of renewals
+	rests  uint8 // rests left
+	since  int64 // with setup.slot: time when the client found the slot on its current server
 }
 
-// world is the state of everything.
+// world is the whole state.
 type world struct {
 	nodes   [maxNodes]node
 	clients [maxClients]client
@@ -124,116 +124,116 @@ type world struct {
 	members *members // nil: all nodes vote
 }
 
-// timeAt returns the time by the clocks of the clients, in ns.
+// timeAt returns the clients' time, in ns.
 func (s *setup) timeAt(stage, round uint8) int64 {
 	return now + int64(stage)*s.stageTime() + int64(round)
 }
 
-// faults holds how often each fault may still happen.
+// faults holds the number of times that each fault may still happen.
 type faults struct {
 	lock   uint8 // a node forgets a lock
 	fence  uint8 // a node forgets a counter
 	wipe   uint8 // a node forgets everything, and its connections break
-	flush  uint8 // a node forgets everything, and its connections go on
+	flush  uint8 // a node forgets everything, and its connections stay open
 	crash  uint8 // a client dies
 	broken uint8 // a connection breaks
 	cut    uint8 // a client can no longer reach a node
 	wake   uint8 // a wake-up is lost
-	repeat uint8 // an acquire is delivered once more, any time later
+	repeat uint8 // an acquire is delivered again at any later time
 	place  uint8 // a place in a queue lapses although its client waits
 	jump   uint8 // the clock of a node jumps far ahead, or back
 	others uint8 // another lock of a node is granted
-	outage uint8 // a node forgets a lock while its holder has all nodes, and knows that
+	outage uint8 // a node forgets a lock while its holder has all nodes and knows it
 	over   uint8 // a replica takes over from a node
 	older  uint8 // a node is restarted with older data
 	stage  uint8 // a stage of time passes
 
-	// Of nodes that are admitted:
+	// Faults of admission:
 	again      uint8 // a node is restarted with its data
-	files      uint8 // … or with the data and the marker of another node
-	copied     uint8 // a node gets these while its connections go on
-	restored   uint8 // … or its own, as they were saved
+	files      uint8 // a node is restarted with the data and marker of another node
+	copied     uint8 // a node gets the data of another node while its connections stay open
+	restored   uint8 // a node gets its own saved data
 	nodeClock  uint8 // a node's clock is set ahead
-	localClock uint8 // a client's is
-	bothClocks uint8 // the clock that a node and client 1 share
+	localClock uint8 // a client's clock is set ahead
+	bothClocks uint8 // the shared clock of a node and client 1 is set ahead
 }
 
-// setup describes a world at the start, and its behaviour.
+// setup describes the initial world and its behaviour.
 type setup struct {
 	nodes   int
 	clients int
 	waiting uint8             // clients that wait, by bit
-	fences  []int64           // counters of the nodes at first
-	frozen  bool              // counters do not count: queue rows, which need no tokens
+	fences  []int64           // initial counters of the nodes
+	frozen  bool              // counters stand still, for queue rows, which need no tokens
 	skew    int64             // difference between the clients' clocks, µs
-	renews  uint8             // how often each client renews; 255: no bound, one round after the other
-	keeps   bool              // client 0 never releases, and all is done when it has every node
+	renews  uint8             // renewals of each client; 255: no bound
+	keeps   bool              // client 0 never releases; the world is done when it has every node
 	adopts  uint8             // clients that adopt the detached lease of client 0, by bit
-	deaf    uint8             // clients that hear no wake-ups, by bit
-	rests   uint8             // how often each waiter's fallback timer runs out; 255: no bound
+	deaf    uint8             // clients that receive no wake-ups, by bit
+	rests   uint8             // times that each waiter's fallback timer runs out; 255: no bound
 	cancel  bool              // clients may give up
-	calm    bool              // timers run out only when no message of the client is under way
-	apart   bool              // wake-ups use connections of their own, and so arrive in any order
+	calm    bool              // timers run out only if no message of the client is under way
+	apart   bool              // wake-ups use their own connections, and so arrive in any order
 	cut     [maxClients]uint8 // nodes that a client cannot reach, by bit
-	holds   int               // number of nodes on which client 0, which does not wait, holds the lock at first
+	holds   int               // nodes on which client 0, which does not wait, initially holds the lock
 	fragile uint8             // clients whose connections may break, by bit; 0: all
-	alone   bool              // two holders at the same time break the promise
+	alone   bool              // two holders at once break the promise
 	orders  bool              // tokens are checked
 	fair    bool              // waiters are served in the order of their stamps
-	after   bool              // no lease is renewed by a round that began after another grant was committed
-	gate    bool              // a node that went back to older data does not vote until its earlier grants are over
+	after   bool              // a round that began after another commit must not renew a lease
+	gate    bool              // a node with older data does not vote until its earlier grants are over
 	spans   bool              // renewals ask for one of two TTLs, and locks lapse with time
 	starts  bool              // with spans: clients ask for the lock with the brief TTL
-	slot    bool              // the node is a hash slot: clients find it elsewhere, and use their own clocks
+	slot    bool              // the node is a hash slot: clients find it on another server, and use their own clocks
 	faults  faults
-	hasty   bool    // patience and deadlines count as slow too, not only timers of a second
-	admits  *admits // nodes vote once they are admitted; nil: always
-	prelude []move  // made before everything else
+	hasty   bool    // patience and deadlines also count as slow
+	admits  *admits // nodes vote once admitted; nil: always
+	prelude []move  // moves made first
 	mutant  mutant
 }
 
-// mutant switches one rule of the protocol off.
+// mutant turns off one rule of the protocol.
 type mutant struct {
 	commitByAnyone   bool // commit without the owner check
 	commitAnyToken   bool // commit without the check of the token that the node gave
-	handOverUnseeded bool // C1: a hand-over does not seed a counter that is lost
+	handOverUnseeded bool // C1: a hand-over does not seed a lost counter
 	seedAnyTime      bool // C5: a counter starts at the node's clock, however wrong that is
-	keepID           bool // C3: an unanswered give-back is taken for an answered one
+	keepID           bool // C3: an unanswered give-back counts as answered
 	ignoreOwed       bool // C3, seen from the client: a grant that overtakes the answer to a give-back counts
 	keepForGiver     bool // C4: a give-back by the head keeps the node for it
-	askOne           bool // C4: a wake-up asks the node it came from
+	askOne           bool // C4: a wake-up asks only its own node
 	keepPartial      bool // partial grants are not given back
 	stay             bool // a client known to a minority does not withdraw
-	byArrival        bool // each node orders waiters as they come
+	byArrival        bool // each node orders waiters by arrival
 	barge            bool // C6: a free lock goes to any client that asks
 	anyOrder         bool // C7: wake-ups grant even if they arrive apart from the answers
-	lowTokens        bool // C11: a node that went back to older data gives tokens that it may have given since
-	lateLow          bool // C13: a client that starts knows only the floors from its answers
-	foundLow         bool // C13: … and a client that finds its slot elsewhere
-	regainNever      bool // C8: a node that does not have the lock stays lost
-	anewAtOnce       bool // C8: … sets it again before a quorum has kept the lock in the round
+	lowTokens        bool // C11: a node with older data gives tokens that it may have given before
+	lateLow          bool // C13: a new client knows only the floors in its answers
+	foundLow         bool // C13: the same for a client that finds its slot elsewhere
+	regainNever      bool // C8: a node without the lock stays lost
+	anewAtOnce       bool // C8: a node sets the lock again before a quorum has kept it in the round
 	adoptAny         bool // C9: the lock of any owner is adopted
-	adoptFree        bool // C9: … and a free lock too
+	adoptFree        bool // C9: a free lock is adopted too
 	regrants         bool // C15: a late request gets the lock that was taken from its owner
-	staysOut         bool // C16: a lapsed place is not given again to a client that asks
-	shortens         bool // C14: an owner's request shortens what another has promised
-	follows          bool // C14: … and the client relies on the shortest TTL that it asked for
+	staysOut         bool // C16: a client that asks does not get its lapsed place again
+	shortens         bool // C14: a request of an owner shortens what another has promised
+	follows          bool // C14: the same, and the client trusts the shortest TTL that it asked for
 
-	// Of the rules by which nodes are admitted:
-	anyRun        bool // the run that the marker names counts as the present one
+	// Rules of admission:
+	anyRun        bool // the run in the marker counts as the current one
 	anyName       bool // the marker's name for the node counts as the client's
 	anySet        bool // clients need not agree on the set
 	durable       bool // each node counts as durable
-	forgets       bool // the client does not know in which runs it saw the node admitted
-	oldWatch      bool // the client goes on counting where the marker has changed
+	forgets       bool // the client forgets in which runs it saw the node admitted
+	oldWatch      bool // the client goes on counting after the marker has changed
 	wallClock     bool // the client counts by its wall clock
-	nodesClock    bool // the client uses the node's wall clock alone
-	ownClock      bool // … or by its own
+	nodesClock    bool // the client uses only the node's wall clock
+	ownClock      bool // the client uses only its own clock
 	onePeriod     bool // one period by wall clocks is enough
 	blindly       bool // the marker is written without a comparison
-	noProof       bool // requests are executed whatever the marker is
-	hiddenRun     bool // a node whose run is hidden counts as one that goes on
-	noPromotion   bool // the run of a node that fails over does not tell its promotions apart
+	noProof       bool // requests are executed with any marker
+	hiddenRun     bool // a node with a hidden run counts as never restarted
+	noPromotion   bool // the run of a node that fails over does not show its promotions
 	staysAndVotes bool // the only node grants in its quarantine
 }
 
@@ -251,11 +251,11 @@ const (
 	begin      kind = iota // a client asks for the lock
 	execute                // a node executes the first request of a client
 	ghost                  // a node executes a request of a broken connection
-	answer                 // a client gets the first answer of a node
+	answer                 // a client receives the first answer of a node
 	failure                // a client notices that a request failed
 	wake                   // a wake-up arrives
-	silence                // a client no longer counts on an answer
-	patience               // a client's patience with partial grants is over
+	silence                // a client no longer expects an answer
+	patience               // a client's patience with partial grants ends
 	rest                   // a client's fallback timer runs out
 	renew                  // a holder renews
 	release                // a holder releases, or a client gives up
@@ -264,28 +264,28 @@ const (
 	loseLock               // a node forgets a lock
 	loseFence              // a node forgets a counter
 	wipe                   // a node forgets everything, and its connections break
-	flush                  // a node forgets everything, and its connections go on
-	sever                  // a connection breaks; index requests had been sent
+	flush                  // a node forgets everything, and its connections stay open
+	sever                  // a connection breaks after index sent requests
 	cutOff                 // a client can no longer reach a node
 	loseWake               // a wake-up is lost
-	repeat                 // an acquire will be delivered once more
+	repeat                 // an acquire will be delivered again
 	losePlace              // a place in a queue lapses
 	jump                   // the clock of a node jumps
 	outage                 // a node forgets a lock
 	other                  // another lock of a node is granted
 	pass                   // a stage of time passes
-	save                   // all data of a node are copied to its replica, or its disk
+	save                   // a node's data is copied to its replica or disk
 	takeOver               // the replica takes the node's place
-	rewind                 // a node goes on from its disk
+	rewind                 // a node continues from its disk
 	look                   // a client observes a node and decides about it
 	swap                   // a node replaces its marker
 	again                  // a node is restarted with its data
-	files                  // … or with the data of node index
+	files                  // a node is restarted with the data of node index
 	copied                 // a node gets the data of node index
-	restored               // … or its own, as they were saved
+	restored               // a node gets its own saved data
 	nodeClock              // a node's clock is set ahead
-	localClock             // a client's is
-	bothClocks             // the clock that a node and client 1 share
+	localClock             // a client's clock is set ahead
+	bothClocks             // the shared clock of a node and client 1 is set ahead
 )
 
 func (s *setup) initialWorld() world {
@@ -334,7 +334,7 @@ func (s *setup) initialWorld() world {
 			w.clients[c].claim.Adopts = s.adopts&(1<<c) != 0
 		}
 		if !s.keeps {
-			w.clients[0].life = crashed // for the nodes it makes no difference
+			w.clients[0].life = crashed // makes no difference to the nodes
 			s.normalize(&w)
 		}
 	}
@@ -369,7 +369,7 @@ func (s *setup) isDone(w *world) bool {
 	return true
 }
 
-// holdsLock reports whether a client holds the lock, and on at least so many nodes.
+// holdsLock reports whether a client holds the lock, on at least that many nodes.
 func (s *setup) holdsLock(w *world, c, nodes int) bool {
 	cl := &w.clients[c]
 	if cl.life != running || cl.claim.Phase != quorum.Held {
@@ -383,7 +383,7 @@ func (s *setup) holdsLock(w *world, c, nodes int) bool {
 	return nodes <= 0
 }
 
-// isCutOff reports whether a client can reach no quorum: nobody can help it.
+// isCutOff reports whether a client can reach no quorum.
 func (s *setup) isCutOff(w *world, c int) bool {
 	reach := 0
 	for n := range s.nodes {
@@ -559,7 +559,7 @@ func (s *setup) isBusy(w *world, c int) bool {
 	return false
 }
 
-// isAbandoned reports whether nobody relies on the lock of a node: it lapses some time, if timers are slow,
+// isAbandoned reports whether no client relies on the lock of a node: if timers are slow, the lock lapses
 // after all messages of its owner have arrived.
 func (s *setup) isAbandoned(w *world, n int) bool {
 	nd := &w.nodes[n]
@@ -585,7 +585,7 @@ func (s *setup) applyMove(from *world, m move) (world, string) {
 	return w, broken
 }
 
-// applyClient makes a client's own move, or has applyWire make another.
+// applyClient makes a client's own move, or calls applyWire for another.
 func (s *setup) applyClient(w *world, m move) (broken string) {
 	c := int(m.client)
 	cl := &w.clients[c]
@@ -633,7 +633,7 @@ func (s *setup) beginClient(w *world, c int) (broken string) {
 	return s.stepClient(w, c, quorum.Event{Kind: quorum.Start, Nodes: s.subscribedNodes(c)})
 }
 
-// applyWire makes a move between a client and a node, or has applyNode make another.
+// applyWire makes a move between a client and a node, or calls applyNode for another.
 func (s *setup) applyWire(w *world, m move) (broken string) {
 	c, n := int(m.client), int(m.node)
 	nd := &w.nodes[n]
@@ -676,7 +676,7 @@ func (s *setup) applyWire(w *world, m move) (broken string) {
 	return ""
 }
 
-// executeRequest has a node answer the first request of a client.
+// executeRequest makes a node answer the first request of a client.
 func (s *setup) executeRequest(w *world, c, n int) {
 	nd := &w.nodes[n]
 	r := nd.wires[c].requests.pop(0)
@@ -688,7 +688,7 @@ func (s *setup) executeRequest(w *world, c, n int) {
 	s.sendAnswer(w, c, n, answer)
 }
 
-// cutOff lets nothing more through. A wake-up under way would arrive after its lock has lapsed.
+// cutOff drops all later messages. A wake-up under way would arrive after its lock has lapsed.
 func (v *wire) cutOff() {
 	v.cut = true
 	for i := int(v.answers.n) - 1; i >= 0; i-- {
@@ -698,7 +698,7 @@ func (v *wire) cutOff() {
 	}
 }
 
-// applyNode makes a move of a node or lets time pass, or has applyMember make another.
+// applyNode makes a move of a node, lets time pass, or calls applyMember for another move.
 func (s *setup) applyNode(w *world, m move) (broken string) {
 	c, n := int(m.client), int(m.node)
 	nd := &w.nodes[n]
@@ -753,5 +753,5 @@ func (s *setup) applyNode(w *world, m move) (broken string) {
 	return ""
 }
 
-// dropLock makes the node forget the owner, and nothing else.
+// dropLock makes the node forget the owner and nothing else.
 func (nd *node) dropLock() { nd.lock.Owner, nd.lock.Token, nd.lock.Until = "", 0, 0 }

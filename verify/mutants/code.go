@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// code is the source of the repository: its declarations and scripts, and where its tests are.
+// code is the source of the repository: its declarations and scripts, and the folders of its tests.
 type code struct {
 	root  string
 	parts []*part
@@ -25,15 +25,15 @@ type code struct {
 
 // part is a declaration of a Go file, or a whole script.
 type part struct {
-	file  string // from the root
-	name  string // of a method without its type
-	typ   string // of a method
-	text  string // of the file
-	begin int    // of the part in text
+	file  string // path from the root
+	name  string // of a method, without its type
+	typ   string // type of a method
+	text  string // text of the file
+	begin int    // start of the part in text
 	words []word
 }
 
-// word is a name, a number or a sign. White space and comments are none.
+// word is a name, a number or a sign. White space and comments are no words.
 type word struct {
 	text       string
 	begin, end int // in the text of the file
@@ -57,7 +57,7 @@ func splitWords(text string, offset int) []word {
 	return out
 }
 
-// blankOut puts as many blanks in the place of text[from:to].
+// blankOut replaces text[from:to] by spaces.
 func blankOut(text []byte, from, to int) {
 	copy(text[from:to], bytes.Repeat([]byte{' '}, to-from))
 }
@@ -143,7 +143,7 @@ func (c *code) readGo(file string, text []byte) error {
 	return nil
 }
 
-// receiverName returns the name of the type that d is a method of.
+// receiverName returns the type of the receiver of d.
 func receiverName(d *ast.FuncDecl) string {
 	if d.Recv == nil {
 		return ""
@@ -175,7 +175,7 @@ func (p *part) positionOf(offset int) string {
 	return fmt.Sprintf("%s:%d", p.file, 1+strings.Count(p.text[:offset], "\n"))
 }
 
-// lineAt returns the whole line of an offset, or the begin of a long one.
+// lineAt returns the line at an offset, or the beginning of a long one.
 func (p *part) lineAt(offset int) string {
 	before := strings.LastIndexByte(p.text[:offset], '\n') + 1
 	line, _, _ := strings.Cut(p.text[before:], "\n")
@@ -183,17 +183,17 @@ func (p *part) lineAt(offset int) string {
 	return line[:min(len(line), 120)]
 }
 
-// place is the position of the words in a part, and the identifiers that fill its holes.
+// place is a position in a part where words match, with the identifiers for its holes.
 type place struct {
 	at    int
 	holes map[string]string
 }
 
-// isHole reports whether a word of a mutant stands for any one identifier: _1, _2 and so on. What is
-// local to a function is written so, and a mutant outlives its renaming.
+// isHole reports whether a word of a mutant is a hole, _1 to _9, which matches any one identifier. Holes stand
+// for local names, so that a mutant survives their renaming.
 var isHole = regexp.MustCompile(`^_[0-9]$`).MatchString
 
-// findWords returns where in p the words stand.
+// findWords returns the places in p where the words match.
 func (p *part) findWords(words []word) (found []place) {
 	for i := 0; i+len(words) <= len(p.words); i++ {
 		if holes, ok := matchWords(words, p.words[i:i+len(words)]); ok {
@@ -203,7 +203,7 @@ func (p *part) findWords(words []word) (found []place) {
 	return found
 }
 
-// matchWords compares words with a text. The same hole stands for the same identifier everywhere.
+// matchWords compares words with a text. The same hole matches the same identifier everywhere.
 func matchWords(words, text []word) (holes map[string]string, ok bool) {
 	holes = make(map[string]string)
 	for i, w := range words {
@@ -221,7 +221,7 @@ func matchWords(words, text []word) (holes map[string]string, ok bool) {
 	return holes, true
 }
 
-// fillHoles puts the identifiers of holes into a text.
+// fillHoles replaces the holes in a text by their identifiers.
 func fillHoles(text string, holes map[string]string) string {
 	return wordOf.ReplaceAllStringFunc(text, func(w string) string { return cmp.Or(holes[w], w) })
 }
@@ -242,15 +242,15 @@ func (c change) placeName() string {
 	return c.folder + ": " + c.name
 }
 
-// edit takes a text of a file away and puts another one in.
+// edit replaces a text in a file.
 type edit struct {
 	file       string
-	text       string // of the file
+	text       string // text of the file
 	begin, end int
 	to         string
 }
 
-// locateChange finds the one place of ch. The error names the nearest ones.
+// locateChange finds the only place of ch. Its error names the nearest places.
 func (c *code) locateChange(ch change) (edit, error) {
 	words := splitWords(ch.from, 0)
 	var found []edit
@@ -278,7 +278,8 @@ func (c *code) locateChange(ch change) (edit, error) {
 	return edit{}, fmt.Errorf("there is no %s; the nearest text:%s", ch.placeName(), c.nearestPlaces(ch, words))
 }
 
-// nearestPlaces names the places that have the most words in common with a text, those with the name or the folder of ch first.
+// nearestPlaces names the places that share the most words with a text, those with the name or folder of ch
+// first.
 func (c *code) nearestPlaces(ch change, words []word) string {
 	type candidate struct {
 		score float64
@@ -311,9 +312,9 @@ func (c *code) nearestPlaces(ch change, words []word) string {
 	return out.String()
 }
 
-// likest returns where in p as many words as those have most in common with them, and the share of these.
+// likest returns the position in p of the most similar sequence of words, and the share of common words.
 func (p *part) likest(words []word) (share float64, at int) {
-	missing := make(map[string]int) // how many more of a word there are in words
+	missing := make(map[string]int) // by word: occurrences in words that are missing
 	for _, w := range words {
 		missing[w.text]++
 	}
@@ -341,7 +342,7 @@ func (p *part) likest(words []word) (share float64, at int) {
 	return float64(best) / float64(len(words)), at
 }
 
-// files returns the files that m changes, as they are and with the bug.
+// files returns the files that m changes, without and with the bug.
 func (c *code) files(m mutant) (was, bad map[string]string, err error) {
 	edits := make(map[string][]edit)
 	was, bad = make(map[string]string), make(map[string]string)

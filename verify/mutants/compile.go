@@ -22,19 +22,19 @@ import (
 	"slices"
 )
 
-// compiler looks at the types of packages, against the others as they are compiled.
+// compiler type-checks changed packages against the compiled others.
 type compiler struct {
 	root     string
 	set      *token.FileSet
-	trees    map[string]*ast.File // as they are, by the paths of their files
-	exports  map[string]string    // files of what a package exports, by its path
-	sources  map[string][]string  // files of a package, by its folder from the root
-	names    map[string]string    // paths of packages, by their folders
+	trees    map[string]*ast.File // unchanged files, by path
+	exports  map[string]string    // export data of packages, by path
+	sources  map[string][]string  // files of packages, by folder from the root
+	names    map[string]string    // paths of packages, by folder
 	compiled types.Importer
 }
 
-// checkCompiled names the mutants whose tests would not run, and so kill nothing, as the package with the bug does not compile. changed are
-// the files of each with the bug. It has the packages compiled as they are, and blocks until then.
+// checkCompiled names the mutants that do not compile, whose tests would not run and so prove nothing. changed
+// has the files of each mutant with the bug. checkCompiled compiles the unchanged packages first.
 func checkCompiled(ctx context.Context, root string, mutants []mutant, changed []map[string]string) error {
 	folders := make(map[string]bool)
 	for _, files := range changed {
@@ -55,7 +55,7 @@ func checkCompiled(ctx context.Context, root string, mutants []mutant, changed [
 	return errors.Join(errs...)
 }
 
-// goFolders are the folders of Go files.
+// goFolders returns the folders of Go files.
 func goFolders(files map[string]string) map[string]bool {
 	folders := make(map[string]bool)
 	for file := range files {
@@ -66,7 +66,7 @@ func goFolders(files map[string]string) map[string]bool {
 	return folders
 }
 
-// newCompiler has the go command compile the packages in folders and all that they import.
+// newCompiler compiles the packages in folders and their imports by the go command.
 func newCompiler(ctx context.Context, root string, folders []string) (*compiler, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
@@ -78,7 +78,7 @@ func newCompiler(ctx context.Context, root string, folders []string) (*compiler,
 	}
 	args := []string{"list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles"}
 	if self, ok := debug.ReadBuildInfo(); ok && slices.Contains(self.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
-		args = append(args, "-race") // as in CI, which has them compiled like that
+		args = append(args, "-race") // as in CI, where compiled packages exist
 	}
 	for _, f := range folders {
 		args = append(args, "./"+f)
@@ -111,7 +111,7 @@ func newCompiler(ctx context.Context, root string, folders []string) (*compiler,
 	}
 }
 
-// parseAll reads the packages in folders.
+// parseAll parses the packages in folders.
 func (c *compiler) parseAll(folders []string) error {
 	for _, folder := range folders {
 		for _, name := range c.sources[folder] {
@@ -126,7 +126,8 @@ func (c *compiler) parseAll(folders []string) error {
 	return nil
 }
 
-// checkPackage looks at the package in a folder with other texts for some of its files, by their paths from the root.
+// checkPackage type-checks the package in a folder with other texts for some of its files, by paths from the
+// root.
 func (c *compiler) checkPackage(folder string, instead map[string]string) error {
 	var files []*ast.File
 	for _, name := range c.sources[folder] {

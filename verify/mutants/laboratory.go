@@ -16,26 +16,26 @@ import (
 	"time"
 )
 
-// A suite has leastTime, and three times as long as it took without a bug where that is more; then it hangs.
+// A suite counts as hanging after leastTime, or after three times its time without a bug if that is longer.
 const (
 	leastTime   = time.Minute
-	healthyTime = 20 * time.Minute // for all tests of a package together, without a bug
-	graceTime   = 4 * time.Minute  // for compiling, in addition
+	healthyTime = 20 * time.Minute // for all tests of a package, without a bug
+	graceTime   = 4 * time.Minute  // extra time for compiling
 )
 
-// laboratory is the copy of the repository that mutants live in.
+// laboratory is a copy of the repository for the mutants.
 type laboratory struct {
 	dir     string
 	code    *code
 	out     io.Writer
 	verbose bool
-	limits  map[string]time.Duration // of the suites, by runKey
+	limits  map[string]time.Duration // time limits of suites, by runKey
 }
 
 // outcome is the result of one suite.
 type outcome struct {
 	killed bool
-	by     string // the first test that failed, or how else it ended
+	by     string // the first failed test, or another kind of end
 	took   time.Duration
 	output string
 }
@@ -43,20 +43,20 @@ type outcome struct {
 // row is the result of one mutant.
 type row struct {
 	mutant
-	outcomes []outcome // one for each suite
+	outcomes []outcome // one per suite
 }
 
 func (r row) survived() bool {
 	return slices.ContainsFunc(r.outcomes, func(o outcome) bool { return !o.killed })
 }
 
-// runKey returns the same text for suites that can be one run.
+// runKey returns the same text for suites that can share a run.
 func (l *laboratory) runKey(s suite) (string, error) {
 	folder, err := l.code.home(s)
 	return strings.Join(append(append([]string{folder}, s.env...), s.flags...), " "), err
 }
 
-// checkHealthy runs the suites without a bug: a test that fails anyhow, or does not run, kills nothing.
+// checkHealthy runs the suites without a bug: a test that fails anyway, or does not run, proves nothing.
 func (l *laboratory) checkHealthy(ctx context.Context, mutants []mutant) error {
 	begin := time.Now()
 	runs := make(map[string]suite)
@@ -99,7 +99,7 @@ func (l *laboratory) checkHealthy(ctx context.Context, mutants []mutant) error {
 	return nil
 }
 
-// tryAll puts in one bug after the other.
+// tryAll tries each mutant in turn.
 func (l *laboratory) tryAll(ctx context.Context, mutants []mutant) ([]row, error) {
 	var rows []row
 	for _, m := range mutants {
@@ -112,7 +112,7 @@ func (l *laboratory) tryAll(ctx context.Context, mutants []mutant) ([]row, error
 	return rows, nil
 }
 
-// tryMutant puts a bug in, runs the suites that are to notice it, and mends the files.
+// tryMutant inserts a bug, runs the suites that must notice it, and restores the files.
 func (l *laboratory) tryMutant(ctx context.Context, m mutant) (r row, err error) {
 	was, bad, err := l.code.files(m)
 	if err != nil {
@@ -128,7 +128,7 @@ func (l *laboratory) tryMutant(ctx context.Context, m mutant) (r row, err error)
 		switch {
 		case ctx.Err() != nil:
 			return r, ctx.Err()
-		case err != nil: // a test does not compile with it, for instance: the others go on
+		case err != nil: // for example, a test does not compile: try the next mutant
 			o.by, _, _ = strings.Cut(err.Error(), "\n")
 			o.output = err.Error()
 		}
@@ -154,7 +154,7 @@ func (l *laboratory) writeFiles(files map[string]string) error {
 	return nil
 }
 
-// testSuite runs a suite with a bug. The error says that nothing can be told from it.
+// testSuite runs a suite with a bug. An error means that the run proves nothing.
 func (l *laboratory) testSuite(ctx context.Context, s suite) (o outcome, err error) {
 	key, err := l.runKey(s)
 	if err != nil {
@@ -186,7 +186,7 @@ func (l *laboratory) testSuite(ctx context.Context, s suite) (o outcome, err err
 	return o, nil
 }
 
-// runSuite runs the tests of a suite for a time.
+// runSuite runs the tests of a suite within a time limit.
 func (l *laboratory) runSuite(ctx context.Context, s suite, limit time.Duration) (r result, took time.Duration, err error) {
 	folder, err := l.code.home(s)
 	if err != nil {
@@ -225,12 +225,12 @@ func lastLines(text string) string {
 	return strings.Join(all, "\n")
 }
 
-// result is read from the output of go test -json.
+// result is parsed from the output of go test -json.
 type result struct {
 	passed  map[string]bool
 	failed  map[string]bool
-	broken  bool // it did not compile
-	hung    bool // time was over
+	broken  bool // did not compile
+	hung    bool // exceeded its time
 	crashed bool
 	output  string
 }
@@ -241,7 +241,7 @@ func readResult(r io.Reader) result {
 	for dec := json.NewDecoder(r); ; {
 		var e struct{ Action, Test, Output string }
 		if err := dec.Decode(&e); err != nil {
-			break // the end, or a line of go that is no JSON, which is on stderr too
+			break // the end, or a line without JSON, which is also on stderr
 		}
 		switch e.Action {
 		case "build-fail":
@@ -260,7 +260,7 @@ func readResult(r io.Reader) result {
 	return s
 }
 
-// summaryOf returns the number of killed mutants as a sentence, and an error if some survived.
+// summaryOf returns a sentence with the number of killed mutants, and an error if some survived.
 func summaryOf(rows []row, took time.Duration) (string, error) {
 	var alive []string
 	kills := 0

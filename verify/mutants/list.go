@@ -35,26 +35,26 @@ type mutant struct {
 	name    string
 	file    string // the list that it is from
 	line    int
-	tags    []string // of the rules
-	rule    string   // in words
+	tags    []string // names of the rules
+	rule    string   // the rule in words
 	changes []change
 	fails   []suite
 }
 
-// change is a text in one place that another text takes the place of.
+// change replaces one text by another in one place.
 type change struct {
-	line   int // of the list
+	line   int // line of the list
 	folder string
-	below  bool   // the folders in it count too
-	name   string // of a declaration or a script
+	below  bool   // includes folders below
+	name   string // name of a declaration or script
 	from   string
 	to     string
 }
 
-// suite is tests that run together.
+// suite is a group of tests that run together.
 type suite struct {
-	line   int    // of the list
-	folder string // of their package; empty: found by their names
+	line   int    // line of the list
+	folder string // folder of their package; empty: found by their names
 	tests  []string
 	env    []string
 	flags  []string
@@ -84,11 +84,11 @@ func allMutants() ([]mutant, error) {
 
 var heads = regexp.MustCompile(`^([a-z0-9-]+)(?: \[([^\]]+)\])?: (.+)$`)
 
-// parseList reads a list. Lines that begin with # are headings.
+// parseList parses a list. Lines that begin with # are headings.
 func parseList(file, text string) ([]mutant, error) {
 	var out []mutant
 	var errs []error
-	last := byte(0) // how the line before began
+	last := byte(0) // first character of the previous line
 	for i, line := range strings.Split(text, "\n") {
 		word := strings.TrimSpace(line)
 		if word == "" || word[0] == '#' {
@@ -132,7 +132,7 @@ func parseHead(line string) (m mutant, err error) {
 	return m, nil
 }
 
-// addLine reads a line of m. last is how the line before began.
+// addLine parses a line of m. last is the first character of the previous line.
 func (m *mutant) addLine(line string, number int, last byte) error {
 	n := len(m.changes) - 1
 	word, rest, _ := strings.Cut(line, " ")
@@ -190,7 +190,7 @@ func parseSuite(text string, number int) suite {
 	return s
 }
 
-// checkWhole returns what m lacks.
+// checkWhole returns an error if m lacks a part.
 func (m *mutant) checkWhole() error {
 	if len(m.changes) == 0 || len(m.fails) == 0 {
 		return errors.New("changes nothing, or no test fails with it")
@@ -208,7 +208,7 @@ func (m *mutant) checkWhole() error {
 	return nil
 }
 
-// testPattern returns the tests as go test -run takes them.
+// testPattern returns the pattern of the tests for go test -run.
 func (s suite) testPattern() string {
 	var all []string
 	for _, test := range s.tests {

@@ -72,7 +72,7 @@ func parseSettings(args []string, errs io.Writer) (settings, error) {
 	return s, nil
 }
 
-// chosenMutants returns the mutants that s asks for.
+// chosenMutants returns the mutants that s selects.
 func (s settings) chosenMutants(all []mutant) []mutant {
 	return slices.DeleteFunc(all, func(m mutant) bool {
 		return len(s.only) > 0 && !slices.ContainsFunc(s.only, func(part string) bool { return strings.Contains(m.file+" "+m.name, part) })
@@ -149,8 +149,8 @@ func repositoryRoot(ctx context.Context) (string, error) {
 	return "", errors.New("not inside the workspace: no go.work is found")
 }
 
-// checkFits names all mutants that are not found in the code, and all tests that do not exist; if there are none, the mutants that do not
-// compile.
+// checkFits names all mutants that do not match the code, and all tests that do not exist. If there are none,
+// it names the mutants that do not compile.
 func checkFits(ctx context.Context, source *code, mutants []mutant) error {
 	var errs []error
 	changed := make([]map[string]string, len(mutants))

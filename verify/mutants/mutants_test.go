@@ -39,7 +39,7 @@ func TestAMutantThatDoesNotCompileIsNamed(t *testing.T) {
 	}
 }
 
-// Names of tests are looked up in the source; the names of the model's rows are words in a table.
+// Test names are looked up in the source; the names of the model's rows are texts in a table.
 func TestModelRowsOfMutantsExist(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(root, "verify", "model", "model_test.go"))
@@ -69,7 +69,7 @@ func TestNoTwoMutantsHaveOneName(t *testing.T) {
 	}
 }
 
-// The rules are named in two places: docs/protocol.md (promises, what a client does, traces) and package driver.
+// The rules are named in docs/protocol.md (promises, what a client does, traces) and in package driver.
 func TestEveryRuleHasAMutant(t *testing.T) {
 	t.Parallel()
 	var rules []string
@@ -195,10 +195,10 @@ func TestChangeIsFoundByNameAndWords(t *testing.T) {
 	c := newRepo(t)
 	for _, row := range []struct {
 		in, from, to string
-		want         string // a part of the file with the change, or of the error
+		want         string // part of the changed file, or of the error
 	}{
 		{"a: f", "g(1,\n 2)", "0", "func f() int { return 0 }"},
-		{"a: T.f", "t.a==1 { return 1 }", "true {}", "if true {}\n\treturn 2"}, // neither white space nor a comment counts
+		{"a: T.f", "t.a==1 { return 1 }", "true {}", "if true {}\n\treturn 2"}, // white space and comments do not count
 		{"a/...: limit", "1+2", "3", "const limit = 3"},
 		{"a/b: T.run", "t.one();", "", "{  t.two() }"},
 		{"a/...: s.lua", "x = 1", "x = 2", "local x = 2"},
@@ -233,7 +233,7 @@ func changeAt(place string) change {
 func TestHoleStandsForOneIdentifier(t *testing.T) {
 	t.Parallel()
 	for from, want := range map[string]string{
-		"_1.one(); _1.two()": "{ x(t) }", // the same twice
+		"_1.one(); _1.two()": "{ x(t) }", // the same identifier twice
 		"_1.one(); _2.two()": "{ x(t) }",
 		"_1.one(); _1._2()":  "{ x(t) }",
 		"1 + _1":             "no such text", // a number is no identifier

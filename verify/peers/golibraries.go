@@ -32,17 +32,17 @@ import (
 	_ "github.com/holdfast-go/holdfast/zookeeper"
 )
 
-// ttl is the lease time of every lock: short for the run, long beside a busy machine.
+// ttl is the TTL of every lock: short for the run, long for a busy machine.
 const ttl = 6 * time.Second
 
-// hold is a lock that a library in Go has granted.
+// hold is a lock granted by a Go library.
 type hold struct {
 	lost    <-chan struct{}                     // closed by the library when the lock is lost; nil: it gives no notice
 	check   func(context.Context) (bool, error) // asks the library whether the lock is still held
 	release func(context.Context) error
 }
 
-// take acquires the lock; without wait it asks once.
+// take acquires the lock; without wait it tries once.
 type take func(ctx context.Context, wait bool) (*hold, error)
 
 // goLibraries opens one client of each library in Go for the server at addr and the lock on key.
@@ -116,7 +116,7 @@ func openRedsync(p pool.Pool, key string) (take, error) {
 	}, nil
 }
 
-// openRedislock has waiters retry with the pause of redislock's example: 100 ms. Its default is no retry.
+// openRedislock retries with the pause of redislock's example, 100 ms. Its default is no retry.
 func openRedislock(_ context.Context, addr, key string) (take, error) {
 	all := redislock.New(goredis.NewClient(&goredis.Options{Addr: addr}))
 	return func(ctx context.Context, wait bool) (*hold, error) {
@@ -133,7 +133,7 @@ func openRedislock(_ context.Context, addr, key string) (take, error) {
 	}, nil
 }
 
-// openRueidislock has one key for a lock, as the documentation of rueidislock advises for a single server.
+// openRueidislock uses one key per lock, as rueidislock's documentation advises for a single server.
 func openRueidislock(_ context.Context, addr, key string) (take, error) {
 	all, err := rueidislock.NewLocker(rueidislock.LockerOption{
 		ClientOption: rueidis.ClientOption{InitAddress: []string{addr}}, KeyValidity: ttl, KeyMajority: 1,
@@ -160,7 +160,7 @@ func openRueidislock(_ context.Context, addr, key string) (take, error) {
 	}, nil
 }
 
-// openConcurrency has a session for each lock, so that one lost lock takes no other with it.
+// openConcurrency uses a session per lock, so that the loss of one lock does not end the others.
 func openConcurrency(_ context.Context, addr, key string) (take, error) {
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}, Logger: zap.NewNop()})
 	if err != nil {
@@ -199,8 +199,8 @@ func openConcurrency(_ context.Context, addr, key string) (take, error) {
 	}, nil
 }
 
-// detachContext returns a context that ends with ctx until unlink is called. Otherwise a lock whose context descends from the context of
-// a call would end with the call. unlink reports false if ctx had ended.
+// detachContext returns a context that ends with ctx until unlink is called. Otherwise a lock whose context
+// descends from the context of a call would end with the call. unlink returns false if ctx had ended.
 func detachContext(ctx context.Context) (parent context.Context, unlink func() bool) {
 	parent, end := context.WithCancel(context.WithoutCancel(ctx))
 	return parent, context.AfterFunc(ctx, end)
@@ -218,7 +218,7 @@ func openPglock(_ context.Context, addr, key string) (take, error) {
 	if err := all.TryCreateTable(); err != nil {
 		return nil, err
 	}
-	// Do gives the work a context that ends when a heartbeat fails.
+	// The context of the work in Do ends when a heartbeat fails.
 	return func(ctx context.Context, wait bool) (*hold, error) {
 		var opts []pglock.LockOption
 		if !wait {
@@ -244,7 +244,7 @@ func openPglock(_ context.Context, addr, key string) (take, error) {
 	}, nil
 }
 
-// openZk takes the end of the session for the notice: zk.Lock has none of its own.
+// openZk uses the end of the session as the notice of a loss: zk.Lock has none.
 func openZk(ctx context.Context, addr, key string) (take, error) {
 	c, events, err := zk.Connect([]string{addr}, ttl, zk.WithLogInfo(false), zk.WithLogger(silent{}))
 	if err != nil {
@@ -270,7 +270,7 @@ func openZk(ctx context.Context, addr, key string) (take, error) {
 	}
 	return func(ctx context.Context, wait bool) (*hold, error) {
 		l := zk.NewLock(c, "/"+key, zk.WorldACL(zk.PermAll))
-		if !wait { // zk.Lock only waits, without a limit
+		if !wait { // zk.Lock always waits, without a limit
 			if nodes, _, err := c.Children("/" + key); err == nil && len(nodes) > 0 {
 				return nil, fmt.Errorf("%d nodes are there", len(nodes))
 			}
@@ -285,7 +285,7 @@ func openZk(ctx context.Context, addr, key string) (take, error) {
 	}, nil
 }
 
-// errNoCheck is returned by the check of a library that has none.
+// errNoCheck is returned by the check of a library without one.
 var errNoCheck = errors.New("there is no check")
 
 type silent struct{}

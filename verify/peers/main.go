@@ -30,22 +30,23 @@ import (
 	"github.com/holdfast-go/holdfast/verify/interop/foreign"
 )
 
-// serveVariable has this program serve the workers of a library: its name, the server, the key and the number of workers.
+// serveVariable makes this program serve the workers of a library: its name, the server, the key and the
+// number of workers.
 const serveVariable = "HOLDFAST_PEERS_SERVE"
 
-// The table of the page stands between these lines.
+// The table is between these lines of the page.
 const begin, end = "<!-- begin: go run ./peers -md ../docs/peers.md -->\n", "<!-- end -->\n"
 
-// peer is a library, as users have it by its documentation.
+// peer is a library, used as in its documentation.
 type peer struct {
 	name     string
 	language string
 	lib      string // its name in the program
 	server   string
-	check    string // what "asked" calls
+	check    string // the call behind "asked"
 }
 
-// urlFor returns where a client of Holdfast finds the locks of the library, if it can.
+// urlFor returns the Holdfast URL of the library's server, if Holdfast supports it.
 func (p *peer) urlFor(addr string) string {
 	switch p.server {
 	case "redis":
@@ -101,14 +102,14 @@ var peers = []*peer{
 	{"Curator `InterProcessMutex`", "java", "curator", "zookeeper", "`isOwnedByCurrentThread()`"},
 }
 
-// modules are the modules of the libraries in Go.
+// modules are the modules of the Go libraries.
 var modules = map[string]string{
 	"redsync-goredis": "github.com/go-redsync/redsync/v4", "redsync-rueidis": "github.com/go-redsync/redsync/v4",
 	"redislock": "github.com/bsm/redislock", "rueidislock": "github.com/redis/rueidis", "pglock": "cirello.io/pglock",
 	"etcd-concurrency": "go.etcd.io/etcd/client/v3", "zk.Lock": "github.com/go-zookeeper/zk",
 }
 
-// goVersion returns the version of a library in Go; for Holdfast, the version of the working tree.
+// goVersion returns the version of a Go library; for Holdfast, the version of the working tree.
 func goVersion(library string) string {
 	if strings.HasPrefix(library, "holdfast-") {
 		return "this one"
@@ -124,7 +125,7 @@ func goVersion(library string) string {
 	return "?"
 }
 
-// settings hold what the command line asks for.
+// settings are the flags of the command line.
 type settings struct {
 	only, scenes, page string
 	at                 int
@@ -158,7 +159,7 @@ func exitWith(err error) {
 // row collects the cells of a peer.
 type row struct {
 	*peer
-	mu              sync.Mutex // guards what follows
+	mu              sync.Mutex // guards the fields below
 	version, server string
 	cells           []string
 	failed          error
@@ -177,7 +178,7 @@ func reportRows(ctx context.Context, s *settings) error {
 	}
 	for _, r := range rows {
 		if r.language == "kubernetes" {
-			foreign.Libraries(r.language) // a row without them says so
+			foreign.Libraries(r.language) // a row without its libraries reports that
 		}
 	}
 	var running sync.WaitGroup
@@ -206,7 +207,7 @@ func reportRows(ctx context.Context, s *settings) error {
 	return errors.Join(failed, writePage(s.page, chosen, rows))
 }
 
-// matchesText reports whether the peer's name or server has one of the texts; empty: it does.
+// matchesText reports whether the peer's name or server contains one of the texts; empty matches all.
 func matchesText(p *peer, texts string) bool {
 	for text := range strings.SplitSeq(texts, ",") {
 		if strings.Contains(strings.ToLower(p.name+" "+p.server), strings.ToLower(text)) {
@@ -261,10 +262,10 @@ func (r *row) String() string {
 	return fmt.Sprintf("%s%s | %s | %s | %s |\n", r.linePrefix(), r.version, r.server, cmp.Or(r.check, "–"), strings.Join(r.cells, " | "))
 }
 
-// linePrefix begins the line of the row, and of no other with the same kind of server.
+// linePrefix returns the beginning of the row's line, which no other line for the same kind of server has.
 func (r *row) linePrefix() string { return "| " + r.name + " | " }
 
-// writePage puts the rows between the marks of the page. Rows that were not run stay.
+// writePage writes the rows between the marks of the page. Rows that were not run stay.
 func writePage(page string, chosen []scene, rows []*row) error {
 	text, err := os.ReadFile(page)
 	if err != nil {
@@ -294,7 +295,7 @@ func writePage(page string, chosen []scene, rows []*row) error {
 	return os.WriteFile(page, []byte(head+begin+table.String()+end+tail), 0o644)
 }
 
-// overwriteLine returns the line of the row, with the cells of an old line where the scene was not run.
+// overwriteLine returns the line of the row, with the cells of an old line for scenes that were not run.
 func (r *row) overwriteLine(line string, chosen []scene) string {
 	old := strings.Split(strings.TrimSuffix(strings.TrimSpace(line), " |"), " | ")
 	whole := &row{peer: r.peer, version: r.version, server: r.server}

@@ -23,13 +23,13 @@ import (
 // scripts are the programs in other languages that speak the protocol of serveLibrary.
 var scripts = map[string]string{"python": "holder.py", "node": "holder.cjs", "java": "Holder"}
 
-// notice is a message of a library that nobody asked for.
+// notice is an unrequested message of a library.
 type notice struct {
 	text string
 	at   time.Time
 }
 
-// program is a process with some workers of one library, each with a client of its own.
+// program is a process with workers of one library, each with its own client.
 type program struct {
 	cmd     *exec.Cmd
 	exited  <-chan struct{}
@@ -39,7 +39,8 @@ type program struct {
 	version string
 }
 
-// launchProgram starts the program of a peer, for a server at addr, and returns when its workers are connected.
+// launchProgram starts the program of a peer, for a server at addr, and returns once its workers are
+// connected.
 func launchProgram(ctx context.Context, p *peer, addr, key string, workers int) (*program, error) {
 	cmd, err := programCommand(ctx, p, addr, key, workers)
 	if err != nil {
@@ -101,7 +102,7 @@ func programCommand(ctx context.Context, p *peer, addr, key string, workers int)
 	}
 }
 
-// head keeps the beginning of the text that is written to it.
+// head keeps the beginning of the written text.
 type head struct{ text *strings.Builder }
 
 func (h *head) Write(b []byte) (int, error) {
@@ -111,7 +112,7 @@ func (h *head) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// readLines gives out the lines of the program until it ends.
+// readLines distributes the lines of the program until it ends.
 func (g *program) readLines(out io.Reader, ready chan<- string) {
 	lines := bufio.NewReader(out)
 	first, _ := lines.ReadString('\n')
@@ -127,7 +128,7 @@ func (g *program) readLines(out io.Reader, ready chan<- string) {
 		words := strings.SplitN(strings.TrimSpace(line), " ", 3)
 		i, err := strconv.Atoi(words[0])
 		if err != nil || len(words) < 3 || i >= len(g.answers) {
-			continue // a library that prints
+			continue // output of a library
 		}
 		if words[1] == "!" {
 			g.notices[i] <- notice{words[2], time.Now()}
@@ -137,10 +138,11 @@ func (g *program) readLines(out io.Reader, ready chan<- string) {
 	}
 }
 
-// errNoAnswer is returned by do when the worker had not answered in time.
+// errNoAnswer reports that a worker has not answered in time.
 var errNoAnswer = errors.New("no answer")
 
-// sendCommand has a worker do something, and returns its answer. A worker that has not answered in time is of no more use.
+// sendCommand sends a worker a command and returns its answer. Do not use a worker again that has not answered
+// in time.
 func (g *program) sendCommand(ctx context.Context, limit time.Duration, worker int, verb string) (string, error) {
 	if _, err := fmt.Fprintf(g.in, "%d %s\n", worker, verb); err != nil {
 		return "", err
@@ -163,8 +165,8 @@ func (g *program) sendCommand(ctx context.Context, limit time.Duration, worker i
 func (g *program) pause() error  { return g.cmd.Process.Signal(syscall.SIGSTOP) }
 func (g *program) resume() error { return g.cmd.Process.Signal(syscall.SIGCONT) }
 
-// stop kills the program and waits until it is gone.
+// stop kills the program and waits for its end.
 func (g *program) stop() {
-	g.cmd.Process.Kill() // fails only for one that has ended
+	g.cmd.Process.Kill() // fails only if it has ended
 	<-g.exited
 }

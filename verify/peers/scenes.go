@@ -23,7 +23,7 @@ const (
 	settle = time.Second
 )
 
-// scene is one thing that happens to a holder. run returns the cell of the table.
+// scene is one event for a holder. run returns the cell of the table.
 type scene struct {
 	name, title string
 	run         func(context.Context, *stage) (string, error)
@@ -63,7 +63,8 @@ func openStage(ctx context.Context, p *peer) (s *stage, err error) {
 	return s, nil
 }
 
-// warmUp has each worker take the lock once: the first time costs connections, scripts, tables and classes.
+// warmUp makes each worker acquire the lock once: the first time costs connections, scripts, tables and
+// classes.
 func (s *stage) warmUp(ctx context.Context) error {
 	for _, w := range []struct {
 		*program
@@ -88,7 +89,8 @@ func (s *stage) close() error {
 	return s.stop()
 }
 
-// takeLock has a worker take the lock, however often it has to ask for that. It returns when the worker had it.
+// takeLock makes a worker acquire the lock, with as many requests as that takes. It returns the time of the
+// grant.
 func (s *stage) takeLock(ctx context.Context, p *program, worker int) (time.Time, error) {
 	end := time.Now().Add(patience)
 	for {
@@ -107,7 +109,7 @@ func (s *stage) takeLock(ctx context.Context, p *program, worker int) (time.Time
 	}
 }
 
-// beginScene has the holder take the lock, and the first of the others wait for it.
+// beginScene makes the holder acquire the lock, and the first of the others wait for it.
 func (s *stage) beginScene(ctx context.Context) (other <-chan time.Time, err error) {
 	if _, err := s.takeLock(ctx, s.holder, 0); err != nil {
 		return nil, err
@@ -115,7 +117,7 @@ func (s *stage) beginScene(ctx context.Context) (other <-chan time.Time, err err
 	return s.startWait(ctx), nil
 }
 
-// startWait has the first of the others wait for the lock. The channel receives when it has it.
+// startWait makes the first of the others wait for the lock. The channel receives the time of the grant.
 func (s *stage) startWait(ctx context.Context) <-chan time.Time {
 	other := make(chan time.Time, 1)
 	go func() {
@@ -127,7 +129,7 @@ func (s *stage) startWait(ctx context.Context) <-chan time.Time {
 	return other
 }
 
-// outcome collects the facts of a cell, in their order.
+// outcome collects the facts of a cell, in order.
 type outcome struct {
 	facts []string
 }
@@ -137,10 +139,10 @@ func (o *outcome) addText(format string, args ...any) {
 }
 func (o *outcome) String() string { return strings.Join(o.facts, "; ") }
 
-// inSeconds prints a time to a tenth.
+// inSeconds formats a time in tenths of a second.
 func inSeconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
 
-// addNotices adds what the library has told by itself since a moment. Each text counts once.
+// addNotices adds the unrequested messages of the library since a time. Each text counts once.
 func (s *stage) addNotices(o *outcome, since time.Time) {
 	var seen []string
 	for {
@@ -164,7 +166,7 @@ func (s *stage) addNotices(o *outcome, since time.Time) {
 	}
 }
 
-// addAnswer adds what the library answers when the holder asks whether it still has the lock.
+// addAnswer adds the library's answer to the holder's question whether it still has the lock.
 func (s *stage) addAnswer(ctx context.Context, o *outcome) (answered bool, err error) {
 	answer, err := s.holder.sendCommand(ctx, 5*time.Second, 0, "check")
 	switch {
@@ -179,7 +181,7 @@ func (s *stage) addAnswer(ctx context.Context, o *outcome) (answered bool, err e
 	return true, nil
 }
 
-// addUnlock adds how the late release ends, and whether the lock of another holder outlives it.
+// addUnlock adds the outcome of the late release, and whether the lock of another holder survives it.
 func (s *stage) addUnlock(ctx context.Context, o *outcome, answered bool) error {
 	if !answered { // the worker still waits for its answer
 		select {
@@ -189,7 +191,7 @@ func (s *stage) addUnlock(ctx context.Context, o *outcome, answered bool) error 
 			return nil
 		}
 	}
-	// The lock of the other may have lapsed as well. Then the third takes it now.
+	// The other worker's lock may have lapsed as well. Then the third worker acquires it now.
 	next := 1
 	switch answer, err := s.others.sendCommand(ctx, patience, 1, "try"); {
 	case err != nil:
@@ -225,7 +227,7 @@ func briefAnswer(answer string) string {
 	return kind
 }
 
-// outlastTTL lets the holder work for twice its TTL, with nothing else wrong.
+// outlastTTL makes the holder work for twice its TTL, without a fault.
 func outlastTTL(ctx context.Context, s *stage) (string, error) {
 	since := time.Now()
 	other, err := s.beginScene(ctx)
@@ -246,7 +248,7 @@ func outlastTTL(ctx context.Context, s *stage) (string, error) {
 	}
 }
 
-// addConclusion adds what the holder is told, answered, and what its unlock does.
+// addConclusion adds the holder's notices and answers, and the outcome of its unlock.
 func (s *stage) addConclusion(ctx context.Context, o *outcome, since time.Time) (string, error) {
 	s.addNotices(o, since)
 	answered, err := s.addAnswer(ctx, o)
@@ -259,7 +261,7 @@ func (s *stage) addConclusion(ctx context.Context, o *outcome, since time.Time) 
 	return o.String(), nil
 }
 
-// hangHolder stops all bytes between the holder and the server, until a TTL after another has the lock.
+// hangHolder stops all data between the holder and the server, until a TTL after another worker has the lock.
 func hangHolder(ctx context.Context, s *stage) (string, error) {
 	if _, err := s.takeLock(ctx, s.holder, 0); err != nil {
 		return "", err
@@ -292,7 +294,7 @@ func hangHolder(ctx context.Context, s *stage) (string, error) {
 	return o.String(), nil
 }
 
-// pauseHolder stops the process of the holder until another has the lock, and at least for twice the TTL.
+// pauseHolder suspends the holder's process until another worker has the lock, and at least for twice the TTL.
 func pauseHolder(ctx context.Context, s *stage) (string, error) {
 	if _, err := s.takeLock(ctx, s.holder, 0); err != nil {
 		return "", err
@@ -314,11 +316,11 @@ func pauseHolder(ctx context.Context, s *stage) (string, error) {
 		return "", err
 	}
 	resumed := time.Now()
-	time.Sleep(ttl) // what renews has had its turn
+	time.Sleep(ttl) // let a renewal run
 	return s.addConclusion(ctx, o, resumed)
 }
 
-// emptyServer replaces the server by an empty one, and starts another client.
+// emptyServer replaces the server by an empty one, and makes another client ask for the lock.
 func emptyServer(ctx context.Context, s *stage) (string, error) {
 	if _, err := s.takeLock(ctx, s.holder, 0); err != nil {
 		return "", err
@@ -338,7 +340,7 @@ func emptyServer(ctx context.Context, s *stage) (string, error) {
 		return "", errNoAnswer
 	}
 	o := &outcome{}
-	if waited := at.Sub(asked); waited < ttl/2 { // its first lock, for which it connects
+	if waited := at.Sub(asked); waited < ttl/2 { // its first lock, which needs connections
 		o.addText("other at once")
 	} else {
 		o.addText("other %s", inSeconds(waited))
@@ -347,7 +349,7 @@ func emptyServer(ctx context.Context, s *stage) (string, error) {
 	return s.addConclusion(ctx, o, since)
 }
 
-// limitWait has the holder wait for a second: behind another holder, and for a server that does not answer.
+// limitWait makes the holder wait for a second: behind another holder, and for a server that does not answer.
 func limitWait(ctx context.Context, s *stage) (string, error) {
 	o := &outcome{}
 	if _, err := s.takeLock(ctx, s.others, 0); err != nil {
@@ -373,10 +375,12 @@ func limitWait(ctx context.Context, s *stage) (string, error) {
 	return s.lockUnanswered(ctx, o)
 }
 
-// unanswered counts the requests without an answer of one cell: whether the server gets them in time is chance.
+// unanswered is the number of unanswered requests per cell: it is chance whether the server receives one in
+// time.
 const unanswered = 3
 
-// lockUnanswered has the holder wait for a server that does not answer, and looks for what stays when it answers again.
+// lockUnanswered makes the holder wait for a server that does not answer, and checks what is left when it
+// answers again.
 func (s *stage) lockUnanswered(ctx context.Context, o *outcome) (string, error) {
 	var longest, stays time.Duration
 	tries, left := 0, 0
@@ -397,7 +401,7 @@ func (s *stage) lockUnanswered(ctx context.Context, o *outcome) (string, error) 
 			return o.String(), nil
 		}
 		since = time.Now()
-		time.Sleep(2 * settle) // what was on its way has arrived, and has been undone by a library that does so
+		time.Sleep(2 * settle) // late requests have arrived, and some libraries have undone them
 		answer, err = s.others.sendCommand(ctx, patience, 1, "try")
 		if err != nil {
 			return "", err
@@ -421,7 +425,7 @@ func (s *stage) lockUnanswered(ctx context.Context, o *outcome) (string, error) 
 	return o.String(), nil
 }
 
-// shareLock has Holdfast meet the lock of the library, and the library meet Holdfast's lock.
+// shareLock makes Holdfast meet the library's lock, and the library meet Holdfast's lock.
 func shareLock(ctx context.Context, s *stage) (string, error) {
 	if strings.HasPrefix(s.peer.lib, "holdfast-") || s.kind == "kubernetes" { // Holdfast has no engine for that
 		return "–", nil
@@ -463,7 +467,7 @@ func shareLock(ctx context.Context, s *stage) (string, error) {
 	return o.String(), err
 }
 
-// findKey returns the key of the lock that the holder has. Some libraries keep more, such as notes of their waiters.
+// findKey returns the key of the holder's lock. Some libraries keep more keys, such as those of their waiters.
 func (s *stage) findKey(ctx context.Context) (string, error) {
 	data := redis.NewClient(&redis.Options{Addr: s.service.others.Addr()})
 	defer data.Close()
@@ -478,10 +482,10 @@ func (s *stage) findKey(ctx context.Context) (string, error) {
 	return keys[0], nil
 }
 
-// meetHoldfast adds what the library does behind a lock of Holdfast, and behind a key of another type than its own: a hash as
-// Redisson has for plain strings, and the other way round.
+// meetHoldfast adds the library's behaviour behind a lock of Holdfast, and behind a key of another type: a
+// hash like Redisson's for libraries with plain strings, and the other way round.
 func (s *stage) meetHoldfast(ctx context.Context, o *outcome, ours *holdfast.Client, name string) error {
-	lease, err := ours.Acquire(ctx, name, &holdfast.AcquireOptions{TTL: 5 * ttl}) // renewed as long as it takes
+	lease, err := ours.Acquire(ctx, name, &holdfast.AcquireOptions{TTL: 5 * ttl}) // renewed until the release
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ import (
 	"github.com/holdfast-go/holdfast/verify/interop/foreign"
 )
 
-// server is one server of some kind, with nothing in it.
+// server is an empty server of some kind.
 type server struct {
 	addr    string // a Unix socket, if it begins with a slash
 	version string
@@ -107,7 +107,7 @@ func startKubernetes(ctx context.Context) (*server, error) {
 	addr := listener.Addr().String()
 	listener.Close()
 	_, port, _ := net.SplitHostPort(addr)
-	dir, err := os.MkdirTemp("", "holdfast-peers-") // it has no time to remove its files
+	dir, err := os.MkdirTemp("", "holdfast-peers-") // a killed server does not remove its files
 	if err != nil {
 		return nil, errors.Join(err, etcd.stop())
 	}
@@ -139,14 +139,14 @@ func startKubernetes(ctx context.Context) (*server, error) {
 		if line == "ready\n" {
 			return s, nil
 		}
-		err := s.stop() // all of the log is written then
+		err := s.stop() // after this the whole log is written
 		return nil, errors.Join(fmt.Errorf("the API server is not ready: %q; %s", line, log.String()), err)
 	case <-ctx.Done():
 		return nil, errors.Join(ctx.Err(), s.stop())
 	}
 }
 
-// findGroup returns the first group of the expression, or a question mark.
+// findGroup returns the first group of a match, or "?".
 func findGroup(expression, text string) string {
 	if m := regexp.MustCompile(expression).FindStringSubmatch(text); m != nil {
 		return m[1]
@@ -175,7 +175,7 @@ func askZooKeeper(addr string) (string, error) {
 	}
 }
 
-// service is a server with two ways to it. Only the way of the holder fails.
+// service is a server with two proxies. Only the holder's proxy fails.
 type service struct {
 	kind           string
 	servers        []*server // the last one is in use
@@ -198,7 +198,7 @@ func startService(ctx context.Context, kind string) (*service, error) {
 	return s, nil
 }
 
-// replaceServer puts an empty server in the place of the one in use. All connections break.
+// replaceServer replaces the server in use by an empty one. All connections break.
 func (s *service) replaceServer(ctx context.Context) error {
 	next, err := startServer(ctx, s.kind)
 	if err != nil {
@@ -212,7 +212,7 @@ func (s *service) replaceServer(ctx context.Context) error {
 	return nil
 }
 
-// stop removes everything.
+// stop stops all servers and proxies.
 func (s *service) stop() (err error) {
 	for _, way := range []*faultproxy.Proxy{s.holder, s.others} {
 		if way != nil {

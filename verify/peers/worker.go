@@ -59,7 +59,7 @@ func serveLibrary(library, addr, key string, n int) error {
 	return in.Err()
 }
 
-// lines prints whole lines of several goroutines.
+// lines prints whole lines from several goroutines.
 type lines struct{ mu sync.Mutex }
 
 func (l *lines) printLine(words ...string) {
@@ -68,7 +68,7 @@ func (l *lines) printLine(words ...string) {
 	io.WriteString(os.Stdout, strings.Join(words, " ")+"\n")
 }
 
-// obeyCommands runs the commands of one worker, one after the other.
+// obeyCommands runs the commands of one worker in order.
 func obeyCommands(id int, t take, commands <-chan []string, out *lines) {
 	name := strconv.Itoa(id)
 	var h *hold
@@ -112,7 +112,7 @@ func obeyCommands(id int, t take, commands <-chan []string, out *lines) {
 	}
 }
 
-// notifyLoss calls notify when the lock is lost before it is released.
+// notifyLoss calls notify if the lock is lost before its release.
 func notifyLoss(lost <-chan struct{}, released <-chan struct{}, notify func()) {
 	select {
 	case <-released:
@@ -125,7 +125,7 @@ func notifyLoss(lost <-chan struct{}, released <-chan struct{}, notify func()) {
 	}
 }
 
-// takeBounded takes the lock as the words of a command ask for, and ends the context of the call then.
+// takeBounded acquires the lock within the limit in a command's words, and then ends the context of the call.
 func takeBounded(t take, words []string) (*hold, error) {
 	limit := 30 * time.Second
 	if len(words) > 1 {
@@ -140,7 +140,7 @@ func takeBounded(t take, words []string) (*hold, error) {
 	return t(ctx, words[0] == "lock")
 }
 
-// errorText returns the text of an error in one line, or the name of the error of Holdfast that callers compare it with.
+// errorText returns an error in one line, or the name of the Holdfast error that it matches.
 func errorText(err error) string {
 	for _, known := range []struct {
 		name string

@@ -43,7 +43,7 @@ func TestConformanceAtURL(t *testing.T) {
 	}})
 }
 
-// countNodes returns how many nodes Inspect lists.
+// countNodes returns the number of nodes in the result of Inspect.
 func countNodes(ctx context.Context, open opener) (int, error) {
 	d, err := open(ctx)
 	if err != nil {
@@ -60,7 +60,7 @@ func countNodes(ctx context.Context, open opener) (int, error) {
 
 type opener = func(context.Context) (driver.Driver, error)
 
-// newSpace returns a function that opens drivers whose locks nobody else sees on the service of the URL.
+// newSpace returns a function that opens drivers with private locks on the service at the URL.
 func newSpace(ctx context.Context, url, name string) (opener, error) {
 	switch scheme, _, _ := strings.Cut(url, ":"); scheme {
 	case "postgres": // of one database, for which a pooler keeps sessions
@@ -92,7 +92,7 @@ func newSpace(ctx context.Context, url, name string) (opener, error) {
 			return d, nil
 		}, nil
 	}
-	return openAt(url + name), nil // a path of etcd and ZooKeeper
+	return openAt(url + name), nil // a path of etcd or ZooKeeper
 }
 
 func openAt(url string) opener {

@@ -23,10 +23,10 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// starter starts a row's server.
+// starter starts the server of a row.
 type starter = func(context.Context) (url string, stop func() error, err error)
 
-// startBehind starts the server, and then a front that front starts before it, at the address that it returns.
+// startBehind starts the server and then a front before it. front returns the address of the front.
 func startBehind(
 	ctx context.Context, h host, err error, front func(ctx context.Context, at string) (addr string, stop func() error, err error),
 ) (string, func() error, error) {
@@ -42,7 +42,8 @@ func startBehind(
 	return url, stopInReverse(stop, stopFront), nil
 }
 
-// behindHAProxy starts the server behind an HAProxy that cuts a link that was idle for so long, as a mesh does.
+// behindHAProxy starts the server behind an HAProxy that cuts a connection after this idle time, as a mesh
+// does.
 func behindHAProxy(start starter, idle string) starter {
 	return func(ctx context.Context) (string, func() error, error) {
 		url, stop, err := start(ctx)
@@ -65,7 +66,8 @@ func behindHAProxy(start starter, idle string) starter {
 	}
 }
 
-// placeOf returns where the server of a URL listens, as HAProxy has it, and the URL of another address.
+// placeOf returns the address of the server of a URL, as HAProxy writes it, and a function that returns the
+// URL for another address.
 func placeOf(url string) (at string, address func(string) string) {
 	switch {
 	case strings.HasPrefix(url, "postgres:"):
@@ -92,7 +94,7 @@ func startNutcracker(ctx context.Context) (string, func() error, error) {
 	})
 }
 
-// behindPooler starts a PostgreSQL behind a PgBouncer of this mode.
+// behindPooler starts a PostgreSQL behind a PgBouncer in this mode.
 func behindPooler(mode string) starter {
 	return func(ctx context.Context) (string, func() error, error) {
 		s, h, err := postgresHost(ctx)
@@ -102,7 +104,7 @@ func behindPooler(mode string) starter {
 
 func startPooler(ctx context.Context, s *pgproc.Server, mode string) (string, func() error, error) {
 	sessions := 20
-	if mode == "session" { // each connection of a client has one, as long as it is open
+	if mode == "session" { // each open client connection occupies a server connection
 		sessions = 200
 	}
 	p, err := pgproc.StartPooler(ctx, s, mode, sessions)
@@ -112,7 +114,8 @@ func startPooler(ctx context.Context, s *pgproc.Server, mode string) (string, fu
 	return socketOf(p.DSN()), p.Stop, nil
 }
 
-// behindTwoPoolers starts a PgBouncer before another, both in transaction mode, as where the provider and the user each have one.
+// behindTwoPoolers starts a PgBouncer behind another, both in transaction mode, as when the provider and the
+// user each have one.
 func behindTwoPoolers(ctx context.Context) (string, func() error, error) {
 	s, h, err := postgresHost(ctx)
 	return startBehind(ctx, h, err, func(ctx context.Context, _ string) (string, func() error, error) {
@@ -136,7 +139,7 @@ func behindTwoPoolers(ctx context.Context) (string, func() error, error) {
 	})
 }
 
-// behindPgpool starts a PostgreSQL with a replica, and a Pgpool that sends what only reads to one or the other.
+// behindPgpool starts a PostgreSQL with a replica, and a Pgpool that distributes reads to both.
 func behindPgpool(ctx context.Context) (string, func() error, error) {
 	s, h, err := postgresHost(ctx)
 	return startBehind(ctx, h, err, func(ctx context.Context, at string) (string, func() error, error) {
@@ -185,10 +188,10 @@ backend_weight1 = 1
 
 // alike is a program that takes the place of a server.
 type alike struct {
-	url   string // of its locks, with %s for its address
-	ports int    // how many it needs besides the first
+	url   string // URL of its locks; %s is its address
+	ports int    // number of further ports
 
-	// args returns its arguments and files its files, both with {} for its folder.
+	// args returns its arguments and files its files; {} in them is its folder.
 	args  func(host, port string) []string
 	files func(host string, ports []string) map[string]string
 }
@@ -255,7 +258,7 @@ var (
 	}
 )
 
-// startGRPCProxy starts three members of etcd, and etcd's own proxy before them.
+// startGRPCProxy starts three members of etcd behind etcd's own proxy.
 func startGRPCProxy(ctx context.Context) (string, func() error, error) {
 	c, err := etcdproc.Start(ctx, 3)
 	if err != nil {
@@ -274,8 +277,8 @@ func startGRPCProxy(ctx context.Context) (string, func() error, error) {
 	return "etcd://" + addrs[0] + "/locks", stopInReverse(c.Stop, func() error { release(); return nil }, stop), nil
 }
 
-// fenceDatabase checks, past whatever stands before the database, that a fence refuses an older token, and that writers behind a
-// RowLock lose no update.
+// fenceDatabase checks, on a direct connection to the database, that a fence rejects an older token, and that
+// writers under RowLock lose no update.
 func fenceDatabase(ctx context.Context) error {
 	db, err := sql.Open(guarded.driver, guarded.dsn)
 	if err != nil {
@@ -299,7 +302,7 @@ func fenceDatabase(ctx context.Context) error {
 	return countRow(ctx, db)
 }
 
-// countRow has writers count in a row behind RowLock.
+// countRow makes writers increment a row under RowLock.
 func countRow(ctx context.Context, db *sql.DB) error {
 	const writers, each = 4, 50
 	for _, statement := range []string{

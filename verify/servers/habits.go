@@ -21,14 +21,14 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/zkproc"
 )
 
-// habit repeats an act of operators on a service while the hammer strikes.
+// habit repeats an operator's action on a service during the hammer.
 type habit struct {
-	name string // the act, in the plural
+	name string // the action, in the plural
 	act  func(context.Context) error
 	done atomic.Int64
 }
 
-// repeat acts again and again, with a pause before each time, until ctx ends.
+// repeat repeats the action, with a pause before each time, until ctx ends.
 func (h *habit) repeat(ctx context.Context, pause time.Duration) error {
 	for {
 		select {
@@ -45,7 +45,8 @@ func (h *habit) repeat(ctx context.Context, pause time.Duration) error {
 	}
 }
 
-// replacedMembers starts a cluster of etcd. Its habit replaces one member after the other by an empty one at the same addresses.
+// replacedMembers starts a cluster of etcd. Its habit replaces one member after another by an empty one at the
+// same addresses.
 func replacedMembers(h *habit) starter {
 	return func(ctx context.Context) (string, func() error, error) {
 		c, err := etcdproc.Start(ctx, 3)
@@ -76,7 +77,7 @@ func replaceMember(ctx context.Context, c *etcdproc.Cluster, i int) error {
 		if strings.Join(known.ClientURLs, "") != "http://"+m.Addr {
 			continue
 		}
-		if err := persistUntil(ctx, func() error { // the cluster refuses while the last one that came is not well known
+		if err := persistUntil(ctx, func() error { // the cluster rejects this until the last new member is established
 			_, err := etcd.MemberRemove(ctx, known.ID)
 			return err
 		}); err != nil {
@@ -97,7 +98,7 @@ func replaceMember(ctx context.Context, c *etcdproc.Cluster, i int) error {
 	return fmt.Errorf("the cluster has no member at %s", m.Addr)
 }
 
-// clearMember removes what the member stored, and has it join a cluster that is there when it starts.
+// clearMember deletes the member's data and makes it join an existing cluster at its next start.
 func clearMember(m *etcdproc.Member) error {
 	first := m.Program.Cmd
 	m.Program.Cmd = func() *exec.Cmd {
@@ -113,7 +114,7 @@ func clearMember(m *etcdproc.Member) error {
 	return errors.New("the member has no folder")
 }
 
-// persistUntil calls try until it returns nil, for a while.
+// persistUntil calls try until it returns nil, for a bounded time.
 func persistUntil(ctx context.Context, try func() error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -125,7 +126,8 @@ func persistUntil(ctx context.Context, try func() error) (err error) {
 	}
 }
 
-// startReconfigured starts a ZooKeeper ensemble. Its habit takes one member after the other out of the ensemble and back in.
+// startReconfigured starts a ZooKeeper ensemble. Its habit removes one member after another from the ensemble
+// and adds it again.
 func startReconfigured(h *habit) starter {
 	return func(ctx context.Context) (string, func() error, error) {
 		e, err := zkproc.Start(ctx, 3, "reconfigEnabled=true", "skipACL=yes")
@@ -162,7 +164,7 @@ func reconfigureMember(ctx context.Context, e *zkproc.Ensemble, i int) error {
 	line, _, _ = strings.Cut(line, ";")
 	host, port, _ := net.SplitHostPort(e.Members[i].Addr)
 	for _, change := range [][]string{{"-remove", id}, {"-add", "server." + id + "=" + line + ";" + host + ":" + port}} {
-		if err := persistUntil(ctx, func() error { // a member that came a moment ago may lag
+		if err := persistUntil(ctx, func() error { // a new member may lag
 			_, err := ask(append([]string{"reconfig"}, change...)...)
 			return err
 		}); err != nil {
@@ -172,7 +174,8 @@ func reconfigureMember(ctx context.Context, e *zkproc.Ensemble, i int) error {
 	return nil
 }
 
-// movedSlots starts a Redis Cluster. Its habit moves the slot of a lock to another master, as the server does by itself.
+// movedSlots starts a Redis Cluster. Its habit moves the slot of a held lock to another master, as a
+// rebalancing cluster does.
 func movedSlots(h *habit) starter {
 	return func(ctx context.Context) (string, func() error, error) {
 		c, err := redisproc.StartCluster(ctx, &redisproc.ClusterOptions{})
@@ -206,5 +209,5 @@ func moveSlot(ctx context.Context, c *redisproc.Cluster) error {
 		n, _ := slot.(int64)
 		return c.Migrate(ctx, from, masters[(i+1)%len(masters)], int(n))
 	}
-	return nil // no lock is held just now
+	return nil // no lock is held right now
 }

@@ -33,20 +33,21 @@ const (
 	killPause     = 2 * time.Second
 )
 
-// counter is a value that the holders of one lock add to. It refuses the tokens of earlier holders, also to read: a value that was
-// read before a later holder came must not be written after it.
+// counter is a value that the holders of one lock increment. It rejects the tokens of earlier holders, also
+// for reads: a value that was read before a later holder came must not be written after it.
 type counter struct {
 	mu      sync.Mutex
 	value   int
 	highest int64
-	inside  map[int]int64 // the token of each visitor that is inside
+	inside  map[int]int64 // by visitor: token of a visitor that is inside
 	tally
 }
 
-// tally counts what was seen.
+// tally has the counts of a run.
 type tally struct{ Acked, Value, Refused, Repeated, Disorder int }
 
-// enterHolder lets a holder in and returns the value to add to; ok is false for the token of an earlier holder.
+// enterHolder admits a holder and returns the value to increment; ok is false for the token of an earlier
+// holder.
 func (c *counter) enterHolder(visitor int, token int64) (value int, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,21 +79,21 @@ func (c *counter) writeValue(visitor int, value int) (ok bool) {
 	return true
 }
 
-// dropVisitor forgets a visitor whose process has gone.
+// dropVisitor removes a visitor whose process has ended.
 func (c *counter) dropVisitor(visitor int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.inside, visitor)
 }
 
-// lostIncrements returns how many acknowledged increments the value lacks.
+// lostIncrements returns the number of acknowledged increments that the value lacks.
 func (t tally) lostIncrements() int { return t.Acked - t.Value }
 
 func (t tally) String() string {
 	return fmt.Sprintf("%d updates: %d lost, %d out of order, %d tokens twice", t.Acked, t.lostIncrements(), t.Disorder, t.Repeated)
 }
 
-// runHammer runs the hammer: workers in processes of their own, one of which is killed every few seconds, count behind locks.
+// runHammer runs workers as processes that increment under locks; every few seconds it kills one of them.
 func (r *row) runHammer(ctx context.Context, s settings, url string, res *result) {
 	if res.isRejected() {
 		return
@@ -219,7 +220,7 @@ func strikeWorkers(ctx context.Context, url, socket string) (kills int, err erro
 	}
 }
 
-// lastWords keeps the end of what a worker writes.
+// lastWords keeps the end of a worker's output.
 type lastWords struct {
 	mu   sync.Mutex
 	text []byte
@@ -239,7 +240,8 @@ func (l *lastWords) String() string {
 	return string(l.text)
 }
 
-// serveWorker answers one worker until it goes away: "enter KEY TOKEN" with the value or "stale", "leave KEY VALUE" with "ok" or "stale".
+// serveWorker answers one worker until it disconnects: "enter KEY TOKEN" with the value or "stale", "leave KEY
+// VALUE" with "ok" or "stale".
 func serveWorker(conn io.ReadWriter, visitor int, counters []*counter) {
 	defer func() {
 		for _, c := range counters {
@@ -271,7 +273,7 @@ func serveWorker(conn io.ReadWriter, visitor int, counters []*counter) {
 	}
 }
 
-// runWorker takes locks and adds to their counters until the worker is killed.
+// runWorker acquires locks and increments their counters until the worker is killed.
 func runWorker(ctx context.Context) error {
 	conn, err := net.Dial("unix", os.Getenv(socketVariable))
 	if err != nil {
@@ -303,7 +305,7 @@ func runWorker(ctx context.Context) error {
 		if answer != "stale" {
 			var value int64
 			fmt.Sscan(answer, &value)
-			time.Sleep(rand.N(3 * time.Millisecond)) // thinks
+			time.Sleep(rand.N(3 * time.Millisecond)) // think time
 			if _, err := ask("leave", key, value+1); err != nil {
 				return nil
 			}

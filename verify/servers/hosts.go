@@ -35,7 +35,7 @@ import (
 	_ "github.com/holdfast-go/holdfast/zookeeper"
 )
 
-// The variables that name a server's program to the rig, or to this program.
+// These variables name the program of a server, for the rig or for this program.
 const (
 	redisVariable     = "HOLDFAST_REDIS_SERVER"
 	etcdVariable      = "HOLDFAST_ETCD_SERVER"
@@ -44,7 +44,7 @@ const (
 	mysqlVariable     = "HOLDFAST_MYSQL_SERVER"
 	mariadbVariable   = "HOLDFAST_MARIADB_SERVER"
 	poolerVariable    = "HOLDFAST_PGBOUNCER_SERVER"
-	frontVariable     = "HOLDFAST_FRONT_SERVER" // a program that stands before the server, or takes its place
+	frontVariable     = "HOLDFAST_FRONT_SERVER" // a program before the server, or in its place
 )
 
 // row is one line of the table: a server, and what stands before it.
@@ -52,14 +52,14 @@ type row struct {
 	name    string
 	needs   []need
 	start   func(context.Context) (url string, stop func() error, err error)
-	fence   func(context.Context) error // for a database, on the one that start has started last
+	fence   func(context.Context) error // for databases: runs on the database that start has started
 	suite   tests
-	deaf    bool // no push reaches clients behind what stands before the server
+	deaf    bool // no push reaches the clients
 	scripts tests
 	chaos   string // backend of verify/chaos
 	habit   *habit // repeated during the hammer; start prepares it
-	tables  bool   // the look makes the tables: migrate may be what rejects the server
-	alike   bool   // a server that only looks like the one whose protocol it speaks: it may fail
+	tables  bool   // checkServer migrates: the migration may reject the server
+	alike   bool   // an imitation of another server: it may fail
 }
 
 // tests selects the tests of some packages by a pattern.
@@ -70,10 +70,11 @@ type tests struct {
 
 func testsIn(pattern string, packages ...string) tests { return tests{pattern, packages} }
 
-// need is a server that tools/servers fetches, and the variable that is to name its program.
+// need is a server that tools/servers downloads, and the variable for its program.
 type need struct{ server, variable string }
 
-// matchesText reports whether the row's name has one of the texts, or is the text if that is the name of any row. Empty: it does.
+// matchesText reports whether the row's name contains one of the texts. A text that is a row's whole name
+// matches only that row. Empty matches all.
 func (r *row) matchesText(texts string) bool {
 	for text := range strings.SplitSeq(texts, ";") {
 		whole := slices.ContainsFunc(rows, func(r *row) bool { return r.name == text })
@@ -190,13 +191,13 @@ func databaseRows() []*row {
 	}
 }
 
-// habitRow returns the row of a server to which something is done while the hammer strikes.
+// habitRow returns the row of a server with a habit during the hammer.
 func habitRow(name string, server need, done string, start func(*habit) starter) *row {
 	h := &habit{name: done}
 	return &row{name: name, needs: []need{server}, start: start(h), habit: h}
 }
 
-// imitationRow returns the row of a server that takes the place of the one whose protocol it speaks.
+// imitationRow returns the row of a server that imitates another.
 func imitationRow(name string, a alike) *row {
 	return &row{
 		name: name, needs: []need{{name, frontVariable}}, start: startAlike(a), alike: true,
@@ -204,7 +205,7 @@ func imitationRow(name string, a alike) *row {
 	}
 }
 
-// host is the address of a server, a socket's path or host:port, in the form that a URL takes.
+// host is the address of a server, a socket's path or host:port, as a URL needs it.
 type host struct {
 	at   string
 	url  func(at string) string
@@ -236,7 +237,7 @@ func startRedis(ctx context.Context) (string, func() error, error) {
 	return openHost(ctx, h, err)
 }
 
-// startRenamed starts a server as services run it that allow no CONFIG.
+// startRenamed starts a server without CONFIG, like many hosted services.
 func startRenamed(ctx context.Context) (string, func() error, error) {
 	h, err := redisHost(ctx, &redisproc.Options{AppendOnly: "always", Args: []string{"--rename-command", "CONFIG", "kept-for-operators"}})
 	return openHost(ctx, h, err)
@@ -270,7 +271,7 @@ func startZooKeeper(ctx context.Context) (string, func() error, error) {
 	return "zk://" + strings.Join(e.Addrs(), ",") + "/locks", e.Stop, nil
 }
 
-// guarded is the database of the row that runs, without what stands before it.
+// guarded is the current row's database, without what stands before it.
 var guarded struct {
 	dialect     sqlfence.Dialect
 	driver, dsn string
@@ -311,7 +312,7 @@ func openHost(ctx context.Context, h host, err error) (string, func() error, err
 	return h.startHost(ctx)
 }
 
-// migrateTables has the command make the tables.
+// migrateTables creates the tables by the command.
 func migrateTables(ctx context.Context, url string) error {
 	out, err := runCommand(ctx, "migrate", "--backend", url).CombinedOutput()
 	if err != nil {
@@ -324,7 +325,7 @@ func mysqlURL(at string) string {
 	if strings.HasPrefix(at, "/") {
 		return "mysql+unix://root:secret@" + at + "?db=app"
 	}
-	return "mysql://root@" + at + "/app" // nobody checks a password, and MySQL 9 has no way to take one without TLS
+	return "mysql://root@" + at + "/app" // no password: MySQL 9 cannot check one without TLS
 }
 
 func mysqlHost(s *mariaproc.Server, err error) (host, error) {
@@ -357,7 +358,7 @@ func startMariaDB(ctx context.Context) (string, func() error, error) {
 	return openHost(ctx, h, err)
 }
 
-// startEngine starts a MariaDB that makes each table of an engine without transactions, whatever is asked for.
+// startEngine starts a MariaDB that creates every table with an engine without transactions.
 func startEngine(engine string) func(context.Context) (string, func() error, error) {
 	return func(ctx context.Context) (string, func() error, error) {
 		h, err := mysqlHost(mariaproc.Start(ctx, "--max-connections=300", "--enforce-storage-engine="+engine, "--sql-mode="))
@@ -368,14 +369,14 @@ func startEngine(engine string) func(context.Context) (string, func() error, err
 func fencePostgres(ctx context.Context) error { return fenceDatabase(ctx) }
 func fenceMySQL(ctx context.Context) error    { return fenceDatabase(ctx) }
 
-// startDaemon starts a program with files in a folder of its own, from which {} in them and in the arguments leads, and waits until it
-// listens at addr.
+// startDaemon starts a program with files in its own folder ({} in the files and arguments), and waits until
+// it listens at addr.
 func startDaemon(ctx context.Context, addr string, files map[string]string, args ...string) (dir string, stop func() error, err error) {
 	if dir, err = os.MkdirTemp("", "holdfast-front-"); err != nil {
 		return "", nil, err
 	}
 	program := os.Getenv(frontVariable)
-	if args[0] == "--" { // another program
+	if args[0] == "--" { // another program follows
 		program, args = args[1], args[2:]
 	}
 	fill := func(text string) string { return strings.ReplaceAll(text, "{}", dir) }
@@ -414,7 +415,7 @@ func startDaemon(ctx context.Context, addr string, files map[string]string, args
 	return dir, stop, nil
 }
 
-// freeAddrs returns n addresses of this machine at which nothing listens.
+// freeAddrs returns n free addresses of this machine.
 func freeAddrs(n int) (addrs []string, release func(), err error) {
 	reserved, err := child.ForMembers.Reserve(n)
 	if err != nil {

@@ -18,11 +18,11 @@ import (
 // patience bounds each step.
 const patience = 30 * time.Second
 
-// short has a lease whose holder was killed end soon.
+// short makes the lease of a killed holder end soon.
 var short = &holdfast.AcquireOptions{TTL: 5 * time.Second}
 
-// checkServer takes the steps that need only a URL: it checks that a lock excludes, serves in order, wakes and gives rising tokens, and
-// runs the doctor.
+// checkServer runs the steps that need only a URL: it checks exclusion, order, wake-up and rising tokens of a
+// lock, and runs the doctor.
 func (r *row) checkServer(ctx context.Context, url string, res *result) {
 	var made error
 	if r.tables {
@@ -85,7 +85,7 @@ func openAll(ctx context.Context, url string, n int) (all []*holdfast.Client, er
 	return all, nil
 }
 
-// checkExclusion checks that a held key is taken by nobody else, and that each next holder has a higher token.
+// checkExclusion checks that no other client takes a held key, and that each next holder has a higher token.
 func checkExclusion(ctx context.Context, clients []*holdfast.Client) (string, error) {
 	var last holdfast.Token
 	for i := range 6 {
@@ -112,7 +112,8 @@ func checkExclusion(ctx context.Context, clients []*holdfast.Client) (string, er
 	return "yes", nil
 }
 
-// queueUp checks that two waiters are served as they came. The second one begins to wait when the service has the first.
+// queueUp checks that two waiters are served in order of arrival. The second begins to wait once the service
+// has the first.
 func queueUp(ctx context.Context, clients []*holdfast.Client) (string, error) {
 	const key = "servers:order"
 	holder, err := clients[0].Acquire(ctx, key, short)
@@ -130,7 +131,7 @@ func queueUp(ctx context.Context, clients []*holdfast.Client) (string, error) {
 			l, err := c.Acquire(ctx, key, short)
 			order <- served{i, err}
 			if err == nil {
-				l.Release(ctx) // one that fails lapses by itself
+				l.Release(ctx) // after an error the lease lapses
 			}
 		}()
 		if err := awaitWaiters(ctx, clients[0], key, i+1); err != nil {
@@ -154,7 +155,7 @@ func queueUp(ctx context.Context, clients []*holdfast.Client) (string, error) {
 	return "yes", nil
 }
 
-// awaitWaiters blocks until the service has so many waiters, or for a second where it cannot tell.
+// awaitWaiters waits until the service has n waiters, or for a second if it cannot tell.
 func awaitWaiters(ctx context.Context, c *holdfast.Client, key string, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, patience/2)
 	defer cancel()
@@ -180,7 +181,7 @@ func awaitWaiters(ctx context.Context, c *holdfast.Client, key string, n int) er
 	}
 }
 
-// measureWakeUp returns the median time from a release to the next grant. It is a figure, and no verdict.
+// measureWakeUp returns the median time from a release to the next grant. It is a figure without a verdict.
 func measureWakeUp(ctx context.Context, clients []*holdfast.Client) (string, error) {
 	const key = "servers:wake"
 	var waits []time.Duration
@@ -199,7 +200,7 @@ func measureWakeUp(ctx context.Context, clients []*holdfast.Client) (string, err
 			}
 			granted <- err
 		}()
-		time.Sleep(time.Second) // the waiter's first pauses are short everywhere
+		time.Sleep(time.Second) // a waiter's first pauses are short on every engine
 		released := time.Now()
 		if err := holder.Release(ctx); err != nil {
 			return "", err
@@ -216,7 +217,7 @@ func measureWakeUp(ctx context.Context, clients []*holdfast.Client) (string, err
 // temporary matches the address of a server in a temporary folder.
 var temporary = regexp.MustCompile(`/tmp/\S+`)
 
-// runDoctor runs holdfast doctor and notes each line of it that is not ok. The servers of the rig sync nothing to disk.
+// runDoctor runs holdfast doctor and records each line that is not ok. The test servers do not sync to disk.
 func (r *row) runDoctor(ctx context.Context, url string, res *result) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -31,13 +31,13 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/tempo"
 )
 
-// The table of the page stands between these lines.
+// The table is between these lines of the page.
 const begin, end = "<!-- begin: go run ./servers -md ../docs/servers.md -->\n", "<!-- end -->\n"
 
 const heading = "| server | locks | order | wake-up | fence | `doctor` | suite | scripts | chaos | hammer | last run |\n" +
 	"|---|---|---|---|---|---|---|---|---|---|---|\n"
 
-// settings hold what the command line asks for.
+// settings are the flags of the command line.
 type settings struct {
 	only   string
 	steps  string
@@ -73,7 +73,8 @@ func exitWith(err error) {
 	os.Exit(0)
 }
 
-// reportRows runs the rows that are asked for, writes the table, and returns an error if a step failed on a server that is no look-alike.
+// reportRows runs the chosen rows and writes the table. It returns an error if a step failed on a server that
+// is no imitation.
 func reportRows(ctx context.Context, s settings) (err error) {
 	if s.out == "" {
 		if s.out, err = os.MkdirTemp("", "holdfast-servers-"); err != nil {
@@ -131,7 +132,8 @@ func reportRows(ctx context.Context, s settings) (err error) {
 	return nil
 }
 
-// writeLine puts the line of a row into the page's table. What earlier runs wrote of other rows stays; rows that are no more go.
+// writeLine writes the line of a row into the page's table. Lines of other rows stay; lines of deleted rows
+// go.
 func writeLine(page, name, line string) error {
 	lines, around, err := readTable(page)
 	if err != nil {
@@ -147,7 +149,7 @@ func writeLine(page, name, line string) error {
 	return os.WriteFile(page, []byte(b.String()), 0o644)
 }
 
-// readTable returns the lines of the page's table by the names of their rows, and what stands before and behind it.
+// readTable returns the lines of the page's table by row name, and the text before and after the table.
 func readTable(file string) (lines map[string]string, around [2]string, err error) {
 	lines = make(map[string]string)
 	text, err := os.ReadFile(file)
@@ -171,7 +173,7 @@ func readTable(file string) (lines map[string]string, around [2]string, err erro
 type result struct {
 	name  string
 	cells map[string]string
-	bad   []string // steps that failed
+	bad   []string // failed steps
 }
 
 var columns = []string{"locks", "order", "wake-up", "fence", "doctor", "suite", "scripts", "chaos", "hammer"}
@@ -186,7 +188,7 @@ func (r *result) line() string {
 	return b.String()
 }
 
-// adoptLine takes the cells of an earlier line, for the steps that are not taken now.
+// adoptLine copies the cells of an earlier line for the steps that are not run.
 func (r *result) adoptLine(line string) {
 	cells := strings.Split(strings.TrimSpace(line), " | ")
 	if len(cells) != len(columns)+2 {
@@ -197,7 +199,7 @@ func (r *result) adoptLine(line string) {
 	}
 }
 
-// isRejected reports whether the look found no lock to work with, so that the steps behind it have nothing to try.
+// isRejected reports whether checkServer found no working lock, so that later steps have nothing to try.
 func (r *result) isRejected() bool {
 	return r.cells["locks"] != "yes" && r.cells["locks"] != ""
 }
@@ -231,7 +233,7 @@ func shortenError(text string) string {
 	return text
 }
 
-// run fetches the server, starts it and takes the steps, and notes what they showed.
+// run downloads and starts the server, runs the steps, and records their results.
 func (r *row) run(ctx context.Context, s settings, res *result) {
 	for _, need := range r.needs {
 		program, err := fetchServer(ctx, need.server)
@@ -263,7 +265,8 @@ func (r *row) run(ctx context.Context, s settings, res *result) {
 	}
 }
 
-// fetchServer returns the program of a server, which tools/servers fetches. Its error names a version that can no longer be had.
+// fetchServer returns the program of a server, which tools/servers downloads. Its error names a version that
+// is no longer available.
 func fetchServer(ctx context.Context, name string) (string, error) {
 	var said bytes.Buffer
 	cmd := exec.CommandContext(ctx, "../tools/servers", name)

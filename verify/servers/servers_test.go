@@ -130,7 +130,7 @@ func TestWholeNameChoosesOneRow(t *testing.T) {
 // function matches a test with its body.
 var function = regexp.MustCompile(`(?ms)^func (Test\w+)\(t \*testing\.T\) \{\n(.*?)^\}`)
 
-// A bubble has a fake in the place of the server, whose row its result would fill.
+// In a bubble a suite runs on a fake instead of the server of its row.
 func TestSuitesRunOnServers(t *testing.T) {
 	for _, r := range rows {
 		pattern, _, _ := strings.Cut(r.suite.pattern, "/")

@@ -18,7 +18,7 @@ import (
 // command is the holdfast command, built once for all rows.
 var command string
 
-// buildPrograms makes the command and the chaos program in the folder.
+// buildPrograms builds the command and the chaos program in the folder.
 func buildPrograms(ctx context.Context, dir string) error {
 	command = filepath.Join(dir, "holdfast")
 	for _, args := range [][]string{{"-o", command, "../cmd/holdfast"}, {"-o", filepath.Join(dir, "chaos"), "./chaos"}} {
@@ -29,23 +29,23 @@ func buildPrograms(ctx context.Context, dir string) error {
 	return nil
 }
 
-// runCommand runs the command without the variables of this program and of the rig, which it would complain about.
+// runCommand runs the command without the variables of this program and of the rig, about which it would warn.
 func runCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, command, args...)
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "HOLDFAST_") })
 	return cmd
 }
 
-// A test finds the URL of the row that runs in this variable, and whether no push reaches its clients in the other.
+// Variables for the tests of a row: the URL, and whether no push reaches the clients.
 const (
 	urlVariable  = "HOLDFAST_ROW_URL"
 	deafVariable = "HOLDFAST_ROW_DEAF"
 )
 
-// suiteAtURL runs the suite at the URL of the row. The suites of the drivers start servers of their own.
+// suiteAtURL runs the suite at the URL of the row. The suites of the drivers start their own servers.
 var suiteAtURL = testsIn("^TestConformanceAtURL$", "./servers")
 
-// runTests runs go test, and notes how many tests passed, or which failed.
+// runTests runs go test, and records the number of passed tests, or the failed ones.
 func (r *row) runTests(ctx context.Context, s settings, column string, which tests, url string, res *result) {
 	if len(which.packages) == 0 {
 		return
@@ -71,7 +71,7 @@ func (r *row) runTests(ctx context.Context, s settings, column string, which tes
 
 var verdict = regexp.MustCompile(`(?m)^ *--- (PASS|FAIL): (\S+)`)
 
-// eachLeafTest calls each with every test that has no tests in it, and its verdict.
+// eachLeafTest calls each with every test without subtests, and its verdict.
 func eachLeafTest(out []byte, each func(verdict, name string)) {
 	all := verdict.FindAllSubmatch(out, -1)
 	for _, m := range all {
@@ -103,10 +103,10 @@ func failedTests(out []byte) (names []string) {
 	return names
 }
 
-// safe is the chaos program's last line if it found fault with times alone.
+// safe is the last line of the chaos program if only times were bad.
 const safe = "No promise of safety was broken."
 
-// runChaos runs the chaos program on servers of its own.
+// runChaos runs the chaos program on its own servers.
 func (r *row) runChaos(ctx context.Context, s settings, res *result) {
 	if r.chaos == "" {
 		return
@@ -123,7 +123,7 @@ func (r *row) runChaos(ctx context.Context, s settings, res *result) {
 		text = locks + ", seed " + seed
 	}
 	if err != nil && strings.Contains(string(out), safe) {
-		text += "; no promise of safety was broken, and some recovery was slow" // as on a machine that is busy
+		text += "; no promise of safety was broken, and some recovery was slow" // as on a busy machine
 		err = nil
 	}
 	if err != nil {
@@ -134,7 +134,7 @@ func (r *row) runChaos(ctx context.Context, s settings, res *result) {
 	res.cells["chaos"] = text
 }
 
-// fileFor returns the name under which a step's output is kept.
+// fileFor returns the name of the file for a step's output.
 func (r *row) fileFor(step string) string {
 	return strings.Map(func(c rune) rune {
 		if c == ' ' || c == ',' {
@@ -145,5 +145,5 @@ func (r *row) fileFor(step string) string {
 }
 
 func (r *row) keepOutput(s settings, step string, out []byte) {
-	os.WriteFile(filepath.Join(s.out, r.fileFor(step)+".log"), out, 0o644) // the table has what matters
+	os.WriteFile(filepath.Join(s.out, r.fileFor(step)+".log"), out, 0o644) // ignore an error: the table has the result
 }

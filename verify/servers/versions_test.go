@@ -14,7 +14,7 @@ import (
 
 const pages = "../../docs"
 
-// products are the names of servers in pages and in the table.
+// products maps names of servers in pages to those in the table.
 var products = map[string]string{
 	"Valkey": "valkey", "Redis": "redis", "Redict": "redict", "etcd": "etcd", "ZooKeeper": "zookeeper", "PostgreSQL": "postgres",
 	"MySQL": "mysql", "MariaDB": "mariadb", "PgBouncer": "pgbouncer", "pgpool-II": "pgpool",
@@ -36,7 +36,8 @@ var (
 	word      = regexp.MustCompile(`[A-Za-z][A-Za-z-]*|[0-9]+(?:\.[0-9]+)+`)
 )
 
-// TestPagesTakeVersionsFromTable reads each link to servers.md whose text names versions, as in [etcd 3.5.30 and 3.6.16](servers.md).
+// The test reads each link to servers.md whose text names versions, as in [etcd 3.5.30 and
+// 3.6.16](servers.md).
 func TestPagesTakeVersionsFromTable(t *testing.T) {
 	lines, _, err := readTable(filepath.Join(pages, "servers.md"))
 	if err != nil {
@@ -73,7 +74,7 @@ func TestPagesTakeVersionsFromTable(t *testing.T) {
 	}
 }
 
-// namedVersions returns what the links to the table name, as the table has it.
+// namedVersions returns the versions in the links to the table, in the table's form.
 func namedVersions(text string) map[string]bool {
 	named := make(map[string]bool)
 	for _, link := range toTable.FindAllStringSubmatch(text, -1) {

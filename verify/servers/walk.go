@@ -15,7 +15,8 @@ import (
 	"strings"
 )
 
-// walkCommands goes through the verbs of the command at the URL, and then runs the command's scripts that start such a server themselves.
+// walkCommands runs the verbs of the command at the URL, and then the command's scripts that start such a
+// server themselves.
 func (r *row) walkCommands(ctx context.Context, s settings, url string, res *result) {
 	if res.isRejected() {
 		return
@@ -45,7 +46,8 @@ func (s shell) newCommand(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// expectCode runs the command and returns an error unless it exits with the code and its output has the text.
+// expectCode runs the command. It returns an error unless the exit code is code and the output contains the
+// text.
 func (s shell) expectCode(ctx context.Context, code int, text string, args ...string) (out string, err error) {
 	said, err := s.newCommand(ctx, args...).CombinedOutput()
 	return string(said), judgeRun(err, code, text, string(said), args)
@@ -77,14 +79,14 @@ func walkVerbs(ctx context.Context, url string) error {
 	if err := s.handOver(ctx); err != nil {
 		return err
 	}
-	if strings.HasPrefix(url, "zk:") { // a lock there ends with the process that took it
+	if strings.HasPrefix(url, "zk:") { // a ZooKeeper lock ends with the process that acquired it
 		_, err := s.expectCode(ctx, 64, "not supported", "acquire", "--file", "f", "walk")
 		return err
 	}
 	return s.passAround(ctx)
 }
 
-// handOver has a run hold a lock that a second one cannot have and a third one waits for.
+// handOver makes a run hold a lock that a second run fails to get and a third one waits for.
 func (s shell) handOver(ctx context.Context) error {
 	holder := s.newCommand(ctx, "run", "--ttl", "20s", "--note", "walking", "walk", "--", "sh", "-c", "echo held; cat >/dev/null")
 	end, err := holder.StdinPipe()
@@ -122,7 +124,7 @@ func (s shell) lookAtHeld(ctx context.Context) error {
 	return errors.Join(err1, err2, err3)
 }
 
-// passAround keeps a lease in a file from command to command, and takes it away by force in the end.
+// passAround passes a lease in a file from command to command, and force-releases it at the end.
 func (s shell) passAround(ctx context.Context) error {
 	file := filepath.Join(s.dir, "lease")
 	for _, step := range []struct {

@@ -15,14 +15,14 @@ type Report struct {
 	Events     int
 	Attempts   int
 	Grants     int
-	Adopted    int     // of the grants
-	Lost       int     // leases
-	Writes     int     // tried
-	Refused    int     // by the store that looks at tokens
-	Recovery   []int64 // ns, for each key that was waited for: see checkRecovery
-	Unfenced   int     // updates lost by the store that does not look at tokens
+	Adopted    int     // adopted grants
+	Lost       int     // lost leases
+	Writes     int     // attempted writes
+	Refused    int     // writes rejected by the store that compares tokens
+	Recovery   []int64 // ns, for each key with waiters: see checkRecovery
+	Unfenced   int     // updates lost by the store without tokens
 	Broken     []Violation
-	Unpromised map[Property]int // what broke where it is not promised
+	Unpromised map[Property]int // violations of properties that the class does not promise
 }
 
 // Violation is a property that does not hold.
@@ -33,7 +33,7 @@ type Violation struct {
 
 func (v Violation) String() string { return fmt.Sprintf("%s: %s", v.Property, v.What) }
 
-// noteFailure notes what does not hold.
+// noteFailure records a violation.
 func (w *world) noteFailure(p Property, format string, args ...any) {
 	w.logEvent("VIOLATION "+string(p)+": "+format, args...)
 	if !w.cfg.Class.promisesProperty(p) {
@@ -46,7 +46,7 @@ func (w *world) noteFailure(p Property, format string, args ...any) {
 	w.report.Broken = append(w.report.Broken, Violation{p, fmt.Sprintf(format, args...)})
 }
 
-// checkHistory looks at the history as a whole.
+// checkHistory checks the whole history.
 func (w *world) checkHistory() {
 	for _, c := range w.clients {
 		for _, wk := range c.workers {
@@ -68,7 +68,7 @@ func (w *world) checkHistory() {
 	w.checkGhosts()
 }
 
-// checkTokens wants all blocks of tokens to be disjoint.
+// checkTokens checks that all blocks of tokens are disjoint.
 func (w *world) checkTokens(k *key) {
 	byToken := slices.SortedFunc(slices.Values(k.grants), func(a, b *grant) int { return cmp.Compare(a.token, b.token) })
 	for i, g := range byToken[min(1, len(byToken)):] {
@@ -78,8 +78,8 @@ func (w *world) checkTokens(k *key) {
 	}
 }
 
-// checkLooks wants nobody who looks at a lock to take an earlier grant's token for its holder's. A holder whose lock is
-// set again late, after a grant that came later than its own, is over.
+// checkLooks checks that no reader of a lock takes an earlier grant's token for its holder's. If a holder's
+// lock is set again late, after a later grant, that holder is over.
 func (w *world) checkLooks(k *key) {
 	asked := w.rng.Perm(len(w.nodes))
 	for most := quorum.Majority(len(asked)); most <= len(asked); most++ {
@@ -108,10 +108,10 @@ func (w *world) checkLooks(k *key) {
 	}
 }
 
-// checkOrder wants a grant to be above all that were committed before it was issued.
+// checkOrder checks that a grant's token is above all that were committed before the grant was issued.
 func (w *world) checkOrder(k *key) {
 	byIssue := slices.SortedStableFunc(slices.Values(k.grants), func(a, b *grant) int { return cmp.Compare(a.issued, b.issued) })
-	var top *grant // of those committed so far; k.grants is in the order of commits
+	var top *grant // highest grant committed so far; k.grants is in the order of commits
 	next := 0
 	for _, g := range byIssue {
 		for ; next < len(k.grants) && k.grants[next].from < g.issued; next++ {
@@ -125,8 +125,8 @@ func (w *world) checkOrder(k *key) {
 	}
 }
 
-// checkOverlap wants each trust to have ended when the next begins. k.grants is in
-// the order in which trust began.
+// checkOverlap checks that each trust has ended when the next begins. k.grants is in the order in which trust
+// began.
 func (w *world) checkOverlap(k *key) {
 	var last *grant
 	for _, g := range k.grants {
@@ -140,9 +140,8 @@ func (w *world) checkOverlap(k *key) {
 	}
 }
 
-// checkRecovery notes how long a key that somebody waited for lay idle, beyond the
-// TTL that a dead holder's lock stands, after the last fault. That the wait ends at
-// all is P5, which Run looks after.
+// checkRecovery records how long a key with waiters was free after the last fault, beyond the TTL of a dead
+// holder's lock. That the wait ends at all is P5, which run checks.
 func (w *world) checkRecovery(k *key) {
 	if w.cfg.Class.Has(Wipe) || w.cfg.Class.Has(Older) {
 		return // a quarantine may come in between
@@ -159,19 +158,19 @@ func (w *world) checkRecovery(k *key) {
 	}
 }
 
-// checkGhosts wants every lock to be gone a TTL after everybody has left, in a
-// world without faults at once, and no place in any queue that outlives it.
+// checkGhosts checks that every lock is gone a TTL after all workers have left, at once in a world without
+// faults, and that no queue place outlives it.
 func (w *world) checkGhosts() {
 	if w.working > 0 {
 		return
 	}
 	late := w.now
-	for _, e := range w.todo { // what is under way still arrives
+	for _, e := range w.todo { // messages under way still arrive
 		if e.to == nil {
 			late = max(late, e.at)
 		}
 	}
-	for len(w.todo) > 0 { // let it, and let nobody start anything
+	for len(w.todo) > 0 { // deliver them, without new work
 		e := w.todo[0]
 		if e.at > late {
 			break

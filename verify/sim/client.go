@@ -11,8 +11,8 @@ import (
 type client struct {
 	w     *world
 	name  string
-	rate  float64 // of its clocks
-	off   int64   // of its wall clock, in µs
+	rate  float64 // rate of its clocks
+	off   int64   // offset of its wall clock, in µs
 	links []*link
 
 	workers    []*worker
@@ -20,7 +20,7 @@ type client struct {
 	seq        int
 	heard      quorum.Set
 	subscribed bool
-	asleep     int64 // it does nothing until then
+	asleep     int64 // time until which it is suspended
 	dead       bool
 }
 
@@ -51,10 +51,10 @@ func (c *client) monotonicClock() int64 { return 1 + int64(float64(c.w.now)*c.ra
 // wallClock returns the client's wall clock in µs.
 func (c *client) wallClock() int64 { return epoch + c.off + c.monotonicClock()/1000 }
 
-// laboratoryTime returns the time of the laboratory at which the client's clock shows t.
+// laboratoryTime returns the simulation's time at which the client's clock shows t.
 func (c *client) laboratoryTime(t int64) int64 { return int64(float64(t-1) / c.rate) }
 
-// scheduleAfter has do happen in d by the client's clock.
+// scheduleAfter schedules do after d by the client's clock.
 func (c *client) scheduleAfter(d int64, do func()) { c.w.schedule(c, int64(float64(d)/c.rate)+1, do) }
 
 func (c *client) nextOwner() string {
@@ -67,11 +67,11 @@ func clientOf(owner string) string {
 	return name
 }
 
-// wakeClaim brings a wake-up to the claim that it is for.
+// wakeClaim delivers a wake-up to its claim.
 func (c *client) wakeClaim(node int, wake quorum.Wake, issued int64, step int) {
 	for _, cl := range c.claims {
 		if cl.owner == wake.Owner {
-			wake = c.links[node].sessionGate().Wake(wake) // a client of before may have freed the lock (trace C11)
+			wake = c.links[node].sessionGate().Wake(wake) // an earlier client may have freed the lock (trace C11)
 			if wake.Base != 0 {
 				cl.issued[node] = issued
 			}
@@ -82,7 +82,7 @@ func (c *client) wakeClaim(node int, wake quorum.Wake, issued int64, step int) {
 	}
 }
 
-// noteHearing notes whether wake-ups from a node arrive.
+// noteHearing records whether wake-ups from a node arrive.
 func (c *client) noteHearing(node int, yes bool) {
 	before := c.heard
 	if yes {
@@ -108,14 +108,14 @@ func (c *client) subscribeAll() {
 	}
 }
 
-// claim carries out one quorum.Claim, as package engine does.
+// claim executes one quorum.Claim, as package engine does.
 type claim struct {
 	c      *client
 	key    *key
 	st     quorum.Claim
 	owner  string
-	from   string // the owner whose lock it adopts
-	alarm  int64  // by the client's clock
+	from   string // owner whose lock it adopts
+	alarm  int64  // time of the alarm, by the client's clock
 	issued [quorum.MaxNodes]int64
 	told   func(quorum.Outcome)
 	rec    recorded
@@ -144,16 +144,16 @@ func (cl *claim) forgetClaim() {
 	}
 }
 
-// postAwaited posts e and has told called with the outcome that follows.
+// postAwaited posts e and calls told with the next outcome.
 func (cl *claim) postAwaited(e quorum.Event, told func(quorum.Outcome)) {
 	cl.told = told
 	cl.postEvent(e)
 }
 
-// postEvent brings an event to the claim and sends what it wants sent.
+// postEvent passes an event to the claim and sends the resulting requests.
 func (cl *claim) postEvent(e quorum.Event) { cl.postAnswer(e, nil) }
 
-// postAnswer posts an event that answers r; r is nil for any other.
+// postAnswer posts an event that answers r; r is nil for other events.
 func (cl *claim) postAnswer(e quorum.Event, r *request) {
 	w, c := cl.c.w, cl.c
 	now := c.monotonicClock()
@@ -207,8 +207,7 @@ var outcomeNames = [...]string{
 	quorum.Lost: "lost", quorum.Released: "released", quorum.NotReleased: "not released",
 }
 
-// setAlarm sees to it that a Tick comes when the claim wants one. Rounds of a held
-// lock are timed by who holds it.
+// setAlarm schedules a Tick for when the claim wants one. The holder times the rounds of a held lock.
 func (cl *claim) setAlarm(now int64) {
 	alarm := cl.st.Alarm()
 	if cl.st.Phase == quorum.Held {

@@ -7,32 +7,32 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// Fault is a kind of thing that goes wrong.
+// Fault is a kind of fault.
 type Fault int
 
 // The faults.
 const (
 	Break        Fault = iota // a connection breaks
-	Slow                      // a way is slow for a while
-	Cut                       // clients and nodes do not reach one another
+	Slow                      // a link is slow for a while
+	Cut                       // clients and nodes cannot reach each other
 	Twice                     // requests are executed twice
-	Sleep                     // a client is stopped, and goes on
+	Sleep                     // a client is suspended and resumes
 	Die                       // a client dies; another one takes its place
-	Freeze                    // a node is stopped, and goes on
-	Restart                   // a node is restarted and knows what it knew
-	Wipe                      // a node is restarted and knows nothing
-	Older                     // a node is restarted and knows what it knew some time before
+	Freeze                    // a node is suspended and resumes
+	Restart                   // a node is restarted with its data
+	Wipe                      // a node is restarted without data
+	Older                     // a node is restarted with older data
 	Forget                    // a lock lapses early
-	Jump                      // a node's clock is set, by three minutes, as often as you like
-	JumpHour                  // by an hour
-	JumpMajority              // the clocks of a majority, by an hour, and back
-	Force                     // somebody takes a lock away from its holder, on all nodes
+	Jump                      // a node's clock jumps by three minutes, any number of times
+	JumpHour                  // a node's clock jumps by an hour
+	JumpMajority              // the clocks of a majority jump by an hour, and back
+	Force                     // an operator force-releases a lock, on all nodes
 )
 
 // Property names one checked property.
 type Property string
 
-// The properties. Package sim says what they are.
+// The properties; the package comment describes them.
 const (
 	P1 Property = "P1 unique tokens"
 	P2 Property = "P2 token order"
@@ -43,7 +43,7 @@ const (
 	P9 Property = "P9 a lease lives"
 )
 
-// Class is a set of faults, with what is promised under them.
+// Class is a set of faults, with the properties promised under them.
 type Class struct {
 	Name     string
 	Faults   []Fault
@@ -59,8 +59,8 @@ var (
 
 // Classes is the table of fault classes.
 //
-// Tokens stay in order whatever clocks do, as long as no counter is lost. One is
-// lost in a node that forgets; then the clocks of clients stand in for it, as far as they agree.
+// Tokens stay in order whatever clocks do, as long as no counter is lost. A node that forgets loses its
+// counter; then the clients' clocks replace it, as far as they agree.
 var Classes = []Class{
 	{"calm", nil, all},
 	{"network", network, all},
@@ -68,7 +68,7 @@ var Classes = []Class{
 	{"nodes", nodes, all},
 	{"amnesia", []Fault{Wipe}, all},
 	{"everything", slices.Concat(network, clients, nodes, []Fault{Wipe, Older}), all},
-	{"older", slices.Concat(network, clients, []Fault{Older, Older}), []Property{P1, P2, P4, P5, P7}}, // and P3, of several nodes
+	{"older", slices.Concat(network, clients, []Fault{Older, Older}), []Property{P1, P2, P4, P5, P7}}, // and P3 with several nodes
 	{"early", slices.Concat(network, clients, []Fault{Forget, Forget, Forget}), []Property{P1, P2, P4, P5, P7}},
 	{"forced", slices.Concat(network, clients, []Fault{Force, Force}), []Property{P1, P2, P4, P5, P7}},
 	{"clocks", slices.Concat(network, clients, []Fault{Jump, Jump, Jump}), []Property{P1, P2, P4}},
@@ -86,7 +86,7 @@ func (c Class) promisesProperty(p Property) bool { return slices.Contains(c.Prom
 
 func (c Class) hasFaults() bool { return len(c.Faults) > 0 }
 
-// scheduleFaults spreads faults over the time until all is calm.
+// scheduleFaults distributes faults over the time before the calm.
 func (w *world) scheduleFaults() {
 	kinds := slices.DeleteFunc(slices.Clone(w.cfg.Class.Faults), func(f Fault) bool { return f == Twice })
 	if len(kinds) == 0 {
@@ -105,7 +105,7 @@ func (w *world) scheduleFaults() {
 	}
 }
 
-// causeFault lets one fault happen, which is over after left.
+// causeFault causes one fault, which ends after left.
 func (w *world) causeFault(kind Fault, left int64) {
 	c := w.clients[w.rng.IntN(len(w.clients))]
 	n := w.nodes[w.rng.IntN(len(w.nodes))]
@@ -146,7 +146,8 @@ func (w *world) causeFault(kind Fault, left int64) {
 	}
 }
 
-// pauseClient has the client stand still, or in its place one that holds a lock, for longer than its trust lasts: few hold one at any time.
+// pauseClient suspends the client, or instead one that holds a lock, for longer than its trust lasts: few
+// clients hold a lock at any time.
 func (w *world) pauseClient(c *client, long, left int64) {
 	if holders := w.trustingClients(); len(holders) > 0 && w.rollChance(0.5) {
 		c, long = holders[w.rng.IntN(len(holders))], min(w.ttl+w.upTo(w.ttl), left)
@@ -165,7 +166,7 @@ func (w *world) trustingClients() (out []*client) {
 	return out
 }
 
-// freeze has the node stand still, unless it is restarted meanwhile.
+// freeze suspends the node, unless it is restarted meanwhile.
 func (n *node) freeze(long int64) {
 	if n.down || n.frozen {
 		return
@@ -180,7 +181,7 @@ func (n *node) freeze(long int64) {
 	})
 }
 
-// restart has the node down for a time, after which it has its data or forgets everything.
+// restart takes the node down for a time; afterwards it has its data, or none.
 func (n *node) restart(long int64, wiped bool) {
 	if n.down {
 		return
@@ -194,7 +195,7 @@ func (n *node) restart(long int64, wiped bool) {
 	})
 }
 
-// loseLock has the node lose a lock before its time.
+// loseLock makes the node lose a lock early.
 func (n *node) loseLock(k *key) {
 	n.w.logEvent("FAULT %s lapses on node %d", k.name, n.i)
 	lock := n.locks[k]
@@ -214,8 +215,8 @@ func (w *world) setMajority(off, long int64) {
 	}
 }
 
-// restoreState has the node restarted with what it knew some time before. One server alone is down
-// for longer than clocks differ: in its place a quarantine sees to that.
+// restoreState restarts the node with older data. A single server is down for longer than clocks differ; for
+// several, a quarantine ensures that.
 func (n *node) restoreState(saved map[*key]quorum.Lock, fence, long int64) {
 	if n.down {
 		return
@@ -231,7 +232,7 @@ func (n *node) restoreState(saved map[*key]quorum.Lock, fence, long int64) {
 	})
 }
 
-// A clock swings so often, and so fast.
+// How often and how fast a clock swings.
 const (
 	swings = 8
 	swing  = 5 * ms
@@ -240,7 +241,7 @@ const (
 	maxJump = 170_000_000 // µs
 )
 
-// forceLock takes the lock away from the holder that some node names.
+// forceLock force-releases the lock of the holder that some node names.
 func (w *world) forceLock(k *key) {
 	owner := w.nodes[w.rng.IntN(len(w.nodes))].locks[k].Owner
 	w.logEvent("FAULT %s is taken from %s", k.name, owner)
@@ -264,7 +265,7 @@ func (w *world) forceLock(k *key) {
 	}
 }
 
-// setClock sets a clock to be off; now and then it swings for a while.
+// setClock sets the offset of a clock; sometimes the clock swings for a while.
 func (w *world) setClock(n *node, off int64) {
 	w.logEvent("FAULT the clock of node %d is off by %d s", n.i, off/1_000_000)
 	back := n.off
@@ -276,8 +277,8 @@ func (w *world) setClock(n *node, off int64) {
 	}
 }
 
-// partitionNetwork separates some clients from some nodes: what is under way arrives
-// later, or the connections break.
+// partitionNetwork separates some clients from some nodes: messages under way arrive later, or the connections
+// break.
 func (w *world) partitionNetwork(until int64) {
 	some, breaks := w.rng.IntN(1<<len(w.nodes)), w.rollChance(0.5)
 	w.logEvent("FAULT some clients do not reach the nodes %b until %d ms (connections break: %v)", some, until/ms, breaks)
@@ -308,7 +309,7 @@ func (w *world) killClient(c *client) {
 	for _, l := range c.links {
 		l.sever(true)
 		for gen, f := range l.fate {
-			f.at = min(f.at, w.now+w.ttl) // what a dead process left in the network
+			f.at = min(f.at, w.now+w.ttl) // requests that a dead process left in the network
 			l.fate[gen] = f
 		}
 	}

@@ -6,13 +6,13 @@ import (
 )
 
 const (
-	lookEvery = 250 * ms // at a connection with unanswered requests
+	lookEvery = 250 * ms // interval of checks of a connection with unanswered requests
 	minRedial = 5 * ms
-	maxRedial = 200 * ms // shorter than in a program: faults come fast here
+	maxRedial = 200 * ms // shorter than in a program, because faults are frequent here
 )
 
-// link is one client's way to one node. A broken one is dialled again; each
-// connection is a generation. Package session decides what goes over it, as it does in a program.
+// link is one client's link to one node. A broken link is dialled again; each connection is a generation.
+// Package session decides what goes over it, as in a program.
 type link struct {
 	w *world
 	c *client
@@ -20,29 +20,29 @@ type link struct {
 
 	gen      int
 	up       bool
-	boot     int // process at the other end
+	boot     int // the node's process
 	there    int64
-	home     int64 // when the last message arrives, each way
-	slow     int64 // added to each way
+	home     int64 // arrival of the last message, each way
+	slow     int64 // extra delay each way
 	slowTill int64
-	cut      int64 // until then nothing passes
-	sent     int   // requests on this connection
-	above    bool  // an answer on it has shown that the node's counter is above the floor
-	began    int64 // when the connection was made
-	heard    int64 // when the node answered last
+	cut      int64 // time until which nothing passes
+	sent     int   // number of requests on this connection
+	above    bool  // an answer has shown that the node's counter is above the floor
+	began    int64 // time when the connection was opened
+	heard    int64 // time of the last answer
 	away     []*request
-	fate     map[int]fate // of broken connections
+	fate     map[int]fate // fate of broken connections
 
 	watch  session.Watch
-	looks  int // the generation that is looked at; 0: none
+	looks  int // generation under watch; 0: none
 	redial session.Redial
 	ledger session.Ledger[*key]
 }
 
-// fate describes what happens to the requests on a broken connection.
+// fate is the fate of the requests on a broken connection.
 type fate struct {
-	at   int64 // when they are executed
-	most int   // the first so many of them
+	at   int64 // time of their execution
+	most int   // number of requests that are executed
 }
 
 func (w *world) newLink(c *client, n *node) *link {
@@ -52,7 +52,7 @@ func (w *world) newLink(c *client, n *node) *link {
 	}
 }
 
-// messageDelay returns how long a message takes.
+// messageDelay returns the delay of a message.
 func (l *link) messageDelay() int64 {
 	d := 100_000 + l.w.upTo(l.w.lag)
 	if l.w.rollChance(0.01) {
@@ -64,7 +64,7 @@ func (l *link) messageDelay() int64 {
 	return max(d, l.cut-l.w.now)
 }
 
-// sendRequest puts r on the way, or fails it.
+// sendRequest sends r or fails it.
 func (l *link) sendRequest(r *request) {
 	switch {
 	case !l.up:
@@ -95,13 +95,12 @@ func (l *link) sendRequest(r *request) {
 	})
 }
 
-// carryReply carries the reply to r.
+// carryReply delivers the reply to r.
 func (l *link) carryReply(gen int, r *request, rep reply) {
 	l.deliverInOrder(gen, func() { l.answerRequest(r, rep) })
 }
 
-// deliverInOrder brings something from the node to the client, in order, unless the
-// connection breaks.
+// deliverInOrder runs do at the client after the messages before it, unless the connection breaks.
 func (l *link) deliverInOrder(gen int, do func()) {
 	if gen != l.gen || !l.up {
 		return
@@ -114,8 +113,8 @@ func (l *link) deliverInOrder(gen int, do func()) {
 	})
 }
 
-// answerRequest brings the reply to r to its claim. Replies come in the order of the
-// requests; so what is left of the older ones is done.
+// answerRequest delivers the reply to r to its claim. Replies come in the order of the requests, so older
+// requests are finished.
 func (l *link) answerRequest(r *request, rep reply) {
 	for i, a := range l.away {
 		if a == r {
@@ -144,7 +143,7 @@ func (l *link) finishRequest(r *request, rep reply) {
 	r.claim.postAnswer(e, r)
 }
 
-// sessionGate returns what the client knows of the connection. The floor is the same for all that comes over it.
+// sessionGate returns what the client knows of the connection. The floor is the same for everything on it.
 func (l *link) sessionGate() session.Gate {
 	if l.w.cfg.Rules.NoFloor {
 		return session.Gate{}
@@ -152,7 +151,7 @@ func (l *link) sessionGate() session.Gate {
 	return session.Gate{Floor: l.n.floor, Above: l.above}
 }
 
-// silentTime returns the time for which the node has answered nothing, though it was asked.
+// silentTime returns the time for which the node has answered no pending request.
 func (l *link) silentTime() int64 {
 	if len(l.away) == 0 {
 		return 0
@@ -160,7 +159,8 @@ func (l *link) silentTime() int64 {
 	return l.w.now - max(l.away[0].began, l.heard)
 }
 
-// canSpare reports whether the client is better served without an answer to r: it makes one attempt, or the other nodes suffice.
+// canSpare reports whether the client is better off without an answer to r: it makes one attempt, or the other
+// nodes suffice.
 func (l *link) canSpare(r *request) bool {
 	if st := &r.claim.st; st.Phase == quorum.Seeking && st.Stamp == 0 && !st.Adopts {
 		return true
@@ -174,7 +174,8 @@ func (l *link) canSpare(r *request) bool {
 	return well >= quorum.Majority(len(l.c.links))
 }
 
-// watchSilence has the client look at the connection from time to time, while something is unanswered, and leave it if the node is silent.
+// watchSilence makes the client check the connection at intervals while requests are pending, and leave it if
+// the node is silent.
 func (l *link) watchSilence() {
 	if l.looks == l.gen {
 		return
@@ -216,8 +217,7 @@ func (l *link) oweRelease(r *request) {
 	}
 }
 
-// sever breaks the connection. Where the node lives, what was under way may still
-// be executed, a good while later.
+// sever breaks the connection. If the node lives, requests under way may still be executed much later.
 func (l *link) sever(nodeLives bool) {
 	if !l.up {
 		return
@@ -251,9 +251,9 @@ func (l *link) sever(nodeLives bool) {
 	l.reconnect()
 }
 
-// reconnect opens the next connection as soon as the gate lets it.
+// reconnect opens the next connection as soon as the gate allows.
 func (l *link) reconnect() {
-	wait := max(l.n.votes-l.w.now, 0) // trying earlier would only take longer to simulate
+	wait := max(l.n.votes-l.w.now, 0) // earlier attempts would only cost simulation time
 	l.w.schedule(l.c, wait+l.redial.Next(l.w.rng.Uint32())+l.messageDelay(), func() {
 		if l.w.now < l.cut || !l.n.admitNode(l.c) {
 			l.reconnect()
@@ -273,7 +273,7 @@ func (l *link) reconnect() {
 	})
 }
 
-// subscribeOver subscribes over the present connection.
+// subscribeOver subscribes over the current connection.
 func (l *link) subscribeOver() {
 	if !l.up {
 		return
@@ -288,7 +288,7 @@ func (l *link) subscribeOver() {
 	})
 }
 
-// subscribeOnNode carries out a subscription on the node.
+// subscribeOnNode executes a subscription on the node.
 func (l *link) subscribeOnNode(gen, boot int) {
 	switch {
 	case l.n.down || l.n.boot != boot:

@@ -11,20 +11,20 @@ import (
 type node struct {
 	w    *world
 	i    int
-	rate float64 // of its clock
-	off  int64   // of its clock, in µs
+	rate float64 // rate of its clock
+	off  int64   // offset of its clock, in µs
 
 	locks   map[*key]quorum.Lock // without their Fence
-	fence   int64                // of all of them
-	issued  map[*key]int64       // when the lock was last given to another owner
-	ears    map[*link]int        // listening connections, as the node believes: their generation
+	fence   int64                // shared counter
+	issued  map[*key]int64       // time when the lock was last given to another owner
+	ears    map[*link]int        // generations of connections that listen, as the node believes
 	down    bool                 // no process
 	frozen  bool
-	boot    int      // counts its processes
-	votes   int64    // not before then
-	floor   int64    // the first token that may be used, since its last admission
-	away    bool     // not admitted since it may have forgotten something
-	backlog []func() // of a frozen node
+	boot    int      // number of its process
+	votes   int64    // time before which it does not vote
+	floor   int64    // first usable token since its last admission
+	away    bool     // not admitted since it may have lost data
+	backlog []func() // requests of a frozen node
 }
 
 func (w *world) newNode(i int) *node {
@@ -35,7 +35,7 @@ func (w *world) newNode(i int) *node {
 	return n
 }
 
-// randomRate returns the rate of a clock, as slow or as fast as allowed: two clocks together stay within
+// randomRate returns the slowest or the fastest allowed rate of a clock: any two clocks stay within
 // quorum.Drift.
 func (w *world) randomRate() float64 { return 1 + []float64{-1, 1}[w.rng.IntN(2)]/201 }
 
@@ -49,23 +49,23 @@ type request struct {
 	quorum.Ask
 
 	key   *key
-	claim *claim              // nil: a release that was owed
-	debt  *session.Debt[*key] // which; nil: none
-	began int64               // by the laboratory's clock
-	round int                 // of renewals of the claim, when it was sent
-	step  int                 // in which the node executed it last
+	claim *claim              // nil: an owed release
+	debt  *session.Debt[*key] // the owed release; nil: none
+	began int64               // by the simulation's clock
+	round int                 // the claim's round of renewals when it was sent
+	step  int                 // step of its last execution
 	done  bool                // answered or failed, at the client
 }
 
-// reply is an answer of the node, with the time at which the lock was given to its owner.
+// reply is an answer of the node, with the time when the lock was given to its owner.
 type reply struct {
 	quorum.Reply
 
 	issued int64
 }
 
-// receiveRequest takes a request from l to the node's process. boot is the process that the
-// connection was to.
+// receiveRequest passes a request from l to the node's process. boot is the process to which the connection
+// led.
 func (n *node) receiveRequest(l *link, gen, boot int, r *request) {
 	switch {
 	case n.down || n.boot != boot:
@@ -82,13 +82,13 @@ func (n *node) receiveRequest(l *link, gen, boot int, r *request) {
 	l.carryReply(gen, r, rep)
 }
 
-// executeScript runs a script, or what it would be without one of its rules.
+// executeScript runs a script, or the script without one of its rules.
 func (n *node) executeScript(r *request) reply {
 	now := n.wallClock()
 	before, ask := n.lockState(r.key).At(now), r.Ask
 	n.recordLapse(n.locks[r.key], before)
 	if n.w.cfg.Rules.SeedAtAnyTime {
-		ask.Clock = now // which nobody then doubts
+		ask.Clock = now // the clock check then always passes
 	}
 	l, rep, woken := n.bendLock(before, &ask).Answer(now, &ask, n.hearsOwner)
 	if ask.Kind == quorum.AskCommit {
@@ -127,7 +127,7 @@ func (n *node) storeLock(k *key, l quorum.Lock) {
 	n.locks[k] = l
 }
 
-// bendLock returns the lock as a commit or a release takes it without one of its rules.
+// bendLock returns the lock as a commit or a release sees it without one of its rules.
 func (n *node) bendLock(l quorum.Lock, ask *quorum.Ask) quorum.Lock {
 	if ask.Kind == quorum.AskCommit && n.w.cfg.Rules.CommitAnybody {
 		l.Owner = ask.Owner
@@ -162,7 +162,7 @@ func (n *node) publishWakeUp(wake quorum.Wake, issued int64, step int) {
 	}
 }
 
-// stop ends the process: its connections break, and what they carried is gone.
+// stop ends the process: its connections break, and their messages are lost.
 func (n *node) stop() {
 	n.down = true
 	n.frozen, n.backlog = false, nil
@@ -173,10 +173,10 @@ func (n *node) stop() {
 	}
 }
 
-// start starts the process, with what the last one knew.
+// start starts the process with the data of the last one.
 func (n *node) start() { n.down = false }
 
-// restoreLocks has the node know no more than locks and their fence.
+// restoreLocks replaces the node's data by these locks and their counter.
 func (n *node) restoreLocks(locks map[*key]quorum.Lock, fence int64) {
 	n.locks, n.fence, n.away = locks, fence, true
 	n.w.cfg.Record.addStep(n.w, Step{Kind: Forgets, Node: n.i, Lock: quorum.Lock{Fence: fence}})
@@ -185,7 +185,7 @@ func (n *node) restoreLocks(locks map[*key]quorum.Lock, fence int64) {
 	}
 }
 
-// admitNode lets the node vote, and its tokens begin at the clock, if c and the node agree on that.
+// admitNode lets the node vote, with tokens that begin at the clock, if c and the node agree on the clock.
 func (n *node) admitNode(c *client) bool {
 	if n.isReady() && n.away {
 		floor, ok := quorum.Seed(n.wallClock(), c.wallClock())

@@ -8,17 +8,17 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// outages is the class of RunOutages, which lets its faults happen itself.
+// outages is the class of RunOutages, which causes its faults itself.
 var outages = Class{"outages", []Fault{Freeze, Restart, Wipe}, slices.Concat(all, []Property{P9})}
 
 const (
-	outageTurns = 2  // how often each node is away
-	maxRegain   = 20 // TTLs until the holder has a node again that is back
+	outageTurns = 2  // outages of each node
+	maxRegain   = 20 // TTLs until the holder has a returned node again
 )
 
-// RunOutages runs one seed in which a holder keeps a lock while each node in turn is away for longer than the TTL: stopped,
-// or restarted with or without its memory. An outage begins when the holder has all nodes. Others wait for the
-// lock or try, and take it wherever it is free. The lease must live through all of it.
+// RunOutages runs one seed in which a holder keeps a lock while each node in turn is away for longer than the
+// TTL: suspended, or restarted with or without its data. An outage begins when the holder has all nodes.
+// Others wait for the lock or try, and take it wherever it is free. The lease must survive all of it.
 func RunOutages(seed uint64, rules Rules, log io.Writer) Report {
 	w := &world{cfg: Config{Seed: seed, Class: outages, Rules: rules, Log: log}, rng: rand.New(rand.NewPCG(seed, 0x6f757461676573))}
 	n := []int{3, 3, 5}[w.rng.IntN(3)]
@@ -43,7 +43,7 @@ func RunOutages(seed uint64, rules Rules, log io.Writer) Report {
 // forever is later than the end of a run.
 const forever = int64(1) << 60
 
-// startBesieged starts a worker that takes the lock and keeps it through all outages.
+// startBesieged starts a worker that acquires the lock and keeps it through all outages.
 func (c *client) startBesieged() {
 	w := c.w
 	wk := &worker{c: c, asked: w.now}
@@ -61,11 +61,11 @@ func (c *client) startBesieged() {
 	wk.claim.postAwaited(quorum.Event{Kind: quorum.Start}, wk.handleOutcome)
 }
 
-// surviveOutages has one outage after the other happen to the nodes in order, each when the holder has all nodes, and releases. The
-// node that was away last is back since then.
+// surviveOutages causes one outage after another, of the nodes in order, each when the holder has all nodes;
+// then it releases. last is the node that was away last, and back the time of its return.
 func (wk *worker) surviveOutages(order []int, last *node, back int64) {
 	w := wk.c.w
-	if wk.grant == nil { // it was lost, and that has been told
+	if wk.grant == nil { // it was lost, and that was recorded
 		return
 	}
 	switch st := &wk.claim.st; {
@@ -85,7 +85,7 @@ func (wk *worker) surviveOutages(order []int, last *node, back int64) {
 	}
 }
 
-// takeNodeDown has n away for longer than the TTL.
+// takeNodeDown takes n away for longer than the TTL.
 func (wk *worker) takeNodeDown(n *node, order []int) {
 	w := wk.c.w
 	kind := outages.Faults[w.rng.IntN(len(outages.Faults))]
@@ -118,7 +118,7 @@ func (wk *worker) endRun() {
 	wk.releaseLock()
 }
 
-// lostKept tells of the end of a lease that had to live.
+// lostKept records the end of a lease that had to survive.
 func (wk *worker) lostKept() {
 	w := wk.c.w
 	w.noteFailure(P9, "%s has lost %s, that a majority of the nodes answered for", wk.claim.owner, wk.claim.key.name)

@@ -4,66 +4,65 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// Record lists what the nodes and clients of a run did about its one lock, in order. Package spec
-// compares it with the specification. It has only what can be seen from outside: requests, answers,
-// and states of nodes. Times of requests are the laboratory's, so they rest on no computation of a
-// claim.
+// Record lists what the nodes and clients of a run did about its one lock, in order. Package spec compares it
+// with the specification. It has only what is visible from outside: requests, answers, and states of nodes.
+// Times of requests are the simulation's, so they depend on no computation of a claim.
 type Record struct {
 	Nodes int
 	TTL   int64 // ns, of each lease at first; the longest that a renewal asks for
 	Steps []Step
 }
 
-// Step is one thing that happened. Which fields it has is told by Kind.
+// Step is one event. Kind decides which fields are set.
 type Step struct {
 	Kind  StepKind
-	At    int64  // ns, by the laboratory's clock
-	Node  int    // what happens at a node, or is about one
-	Owner string // the id that it is about
+	At    int64  // ns, by the simulation's clock
+	Node  int    // the node, if there is one
+	Owner string // the owner, if there is one
 
-	From  string // Begins: the id whose lease is adopted; "": none
+	From  string // Begins: owner of the adopted lease; "": none
 	Stamp int64  // Begins: its place in the queue; 0: it does not wait
 
 	Ask     quorum.Ask  // Executes
-	Deaf    []string    // Executes, Forces: waiters there that do not hear the node
+	Deaf    []string    // Executes, Forces: waiters on the node that do not listen to it
 	Says    quorum.Kind // Executes: the answer
-	Lock    quorum.Lock // Executes, Forces, Forgets: what the node has then
-	Keeps   int64       // Executes, Forces: ns that the node still keeps the lock for its owner, at least
-	Lasts   int64       // Executes, Forces: ns that a hand-over stands
+	Lock    quorum.Lock // Executes, Forces, Forgets: the node's state afterwards
+	Keeps   int64       // Executes, Forces: minimal ns for which the node keeps the lock
+	Lasts   int64       // Executes, Forces: ns until a hand-over lapses
 	Floor   int64       // Admits
 	Token   int64       // Chooses, Wins, Spreads
 	TTL     int64       // Renews: ns
-	Trust   int64       // ns that the client goes on trusting the lease; 0: it does not hold one
-	Of      int         // Hears, Wakes: the step in which the node executed what is answered
-	Sent    int64       // Hears, Wakes: when the request was sent that is answered, or was last answered
-	Current bool        // Hears: it was sent in the present round of renewals
+	Trust   int64       // ns for which the client still trusts the lease; 0: it has none
+	Of      int         // Hears, Wakes: step in which the node executed the request
+	Sent    int64       // Hears, Wakes: send time of the last answered request
+	Current bool        // Hears: the request belongs to the current round of renewals
 }
 
 // StepKind names the event of a step.
 type StepKind int
 
-// The kinds of a step. A client's are told by what it sends, and by what it tells its caller.
+// The kinds of a step. A client's step is recorded from what it sends, and from what it returns to its caller.
 const (
-	Begins    StepKind = iota // a client asks under a fresh id
-	Executes                  // a node carries out a request
-	Hears                     // an answer reaches the claim that asked, and is not void
-	Wakes                     // a wake-up reaches a claim, which takes it for a grant
-	Chooses                   // a client fixes the token and has it committed
-	Wins                      // a client tells its caller that it has the lease
-	Spreads                   // a client has its token committed where that is not needed for the lease
+	Begins    StepKind = iota // a client asks under a new owner
+	Executes                  // a node executes a request
+	Hears                     // a valid answer reaches its claim
+	Wakes                     // a wake-up reaches a claim, which counts it as a grant
+	Chooses                   // a client chooses the token and commits it
+	Wins                      // a client returns the lease to its caller
+	Spreads                   // a client commits its token on further nodes
 	Renews                    // a client begins a round of renewals
 	SetsAgain                 // a client asks a node to set the lock again
-	Renewed                   // a client tells its caller that the lease was renewed
-	Uses                      // a caller has looked whether it may rely on the lease, and may
-	GivesBack                 // a client gives back what a node granted
-	Ends                      // a client releases, or has lost the lease: the id is over
-	Lapses                    // the time of a lock is over at a node
-	Unnotes                   // a node forgets that a lock was taken from the owner
-	Vacates                   // a node drops the owner's place in the queue, as its client has not asked for long
+	Renewed                   // a client reports a renewed lease to its caller
+	Uses                      // a caller has checked that it may trust the lease
+	GivesBack                 // a client gives back a node's grant
+	Ends                      // a client has released or lost the lease: the owner is over
+	Lapses                    // a lock lapses at a node
+	Unnotes                   // a node's note about a forced owner lapses
+	Vacates                   // an owner's place in a node's queue lapses
 	Forgets                   // a node forgets everything
 	Admits                    // a node is admitted
-	Loses                     // a node forgets the lock, before its time
-	Forces                    // an operator takes the lock at a node from the owner
+	Loses                     // a node loses the lock early
+	Forces                    // an operator force-releases the lock at a node
 )
 
 // addStep appends a step and returns its number.
@@ -76,7 +75,7 @@ func (r *Record) addStep(w *world, s Step) int {
 	return len(r.Steps) - 1
 }
 
-// recordExecution records what n has made of the lock before.
+// recordExecution records the change that n has made to the lock before.
 func (n *node) recordExecution(before, after quorum.Lock, s Step) int {
 	if n.w.cfg.Record == nil {
 		return 0
@@ -88,12 +87,12 @@ func (n *node) recordExecution(before, after quorum.Lock, s Step) int {
 		}
 	}
 	if after.Owner != "" {
-		s.Keeps = int64(float64((after.Until+1)*1000-n.wallClock()) * 1000 / n.rate) // it drops the lock once its clock is past Until
+		s.Keeps = int64(float64((after.Until+1)*1000-n.wallClock()) * 1000 / n.rate) // the node drops the lock once its clock is past Until
 	}
 	return n.w.cfg.Record.addStep(n.w, s)
 }
 
-// recordLapse records what the node has dropped since it last looked.
+// recordLapse records what has lapsed on the node since the last access.
 func (n *node) recordLapse(stored, now quorum.Lock) {
 	if stored.Owner != "" && now.Owner == "" {
 		n.w.cfg.Record.addStep(n.w, Step{Kind: Lapses, Node: n.i})
@@ -112,21 +111,21 @@ func (n *node) recordLapse(stored, now quorum.Lock) {
 
 // recorded is the record's state of a claim.
 type recorded struct {
-	round    int                    // of renewals, from 1
-	renews   bool                   // a request to renew has gone out under this id
-	chosen   int64                  // the token whose commit has gone out
-	answered [quorum.MaxNodes]int64 // when the last request was sent that the node has answered
-	woken    int                    // the step that handed over the lock of the wake-up at hand
+	round    int                    // round of renewals, from 1
+	renews   bool                   // a renewal was sent under this owner
+	chosen   int64                  // token whose commit was sent
+	answered [quorum.MaxNodes]int64 // by node: send time of the last answered request
+	woken    int                    // step of the hand-over behind the current wake-up
 }
 
-// recordStart records that a claim asks under a fresh id.
+// recordStart records that a claim asks under a new owner.
 func (cl *claim) recordStart() {
 	cl.rec = recorded{}
 	cl.c.w.cfg.Record.addStep(cl.c.w, Step{Kind: Begins, Owner: cl.owner, From: cl.from, Stamp: cl.st.Stamp})
 }
 
-// recordEvent records what a claim has made of an event: before and owner are of before it, fresh says that
-// it goes on under another owner since.
+// recordEvent records the effect of an event on a claim: before and owner are from before it, fresh means that
+// the claim has a new owner since.
 func (cl *claim) recordEvent(before *quorum.Claim, owner string, fresh bool, e *quorum.Event, do *quorum.Actions, r *request) {
 	w, rec, st := cl.c.w, cl.c.w.cfg.Record, &cl.st
 	if rec == nil {
@@ -149,7 +148,7 @@ func (cl *claim) recordEvent(before *quorum.Claim, owner string, fresh bool, e *
 	case r != nil && e.Kind != quorum.Failed && e.ID == before.ID && e.Epoch == before.Epoch[n]:
 		cl.rec.answered[n] = max(cl.rec.answered[n], r.began)
 		s := Step{Kind: Hears, Node: n, Of: r.step, Sent: r.began, Current: r.round == cl.rec.round}
-		if before.Phase == quorum.Seeking { // it trusts nothing yet, whatever else this step brings
+		if before.Phase == quorum.Seeking { // it trusts nothing yet
 			s.Owner = owner
 			rec.addStep(w, s)
 		} else if before.Phase == quorum.Held {
@@ -167,7 +166,8 @@ func (cl *claim) recordEvent(before *quorum.Claim, owner string, fresh bool, e *
 	}
 }
 
-// recordActions records what a claim does next: same says that it goes on under its id, held that it has the lease.
+// recordActions records the next actions of a claim: same means that its owner is unchanged, held that it has
+// the lease.
 func (cl *claim) recordActions(e *quorum.Event, do *quorum.Actions, same, held bool, add func(Step)) {
 	st := &cl.st
 	if do.Commit != 0 && same && st.Phase == quorum.Seeking && cl.rec.chosen != st.Token {

@@ -16,7 +16,7 @@ import (
 
 var oneSeed = flag.Uint64("seed", 0, "run this seed alone and, with -v, print its history")
 
-// seedsVariable is the environment variable for how many seeds are run.
+// seedsVariable is the environment variable with the number of seeds.
 const seedsVariable = "SEEDS"
 
 func seedCount(t *testing.T) uint64 {
@@ -33,20 +33,20 @@ func seedCount(t *testing.T) uint64 {
 	return n
 }
 
-// configOf returns the run that a seed stands for.
+// configOf returns the configuration for a seed.
 func configOf(seed uint64) Config {
 	return Config{Seed: seed, Class: Classes[seed%uint64(len(Classes))]}
 }
 
-// adoptionConfigOf returns the run of a seed in which leases are adopted. Without faults a lock may stand a while under the id that it was
-// adopted from.
+// adoptionConfigOf returns the configuration for a seed with adopted leases. It skips the class without
+// faults, where a lock may stay for a while under its former owner.
 func adoptionConfigOf(seed uint64) Config {
 	return Config{Seed: seed, Class: Classes[1+seed%uint64(len(Classes)-1)], Storm: true, Adopt: true}
 }
 
-// total adds up runs.
+// total sums up runs.
 type total struct {
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards the fields below
 	runs       int
 	events     int
 	grants     int
@@ -83,7 +83,7 @@ func (sum *total) addReport(r Report) {
 	}
 }
 
-// p99 returns the 99th percentile of the time that recovery took beyond a TTL.
+// p99 returns the 99th percentile of recovery beyond a TTL.
 func (sum *total) p99() time.Duration {
 	if len(sum.recovery) == 0 {
 		return 0
@@ -103,8 +103,7 @@ func (sum *total) String() string {
 		p99.Round(time.Millisecond), most.Round(time.Millisecond), sum.unfenced, sum.unpromised)
 }
 
-// sweepSeeds runs the seeds from 1 on all processors. It stops early once enough runs
-// have broken something.
+// sweepSeeds runs the seeds from 1 on all processors. It stops early once enough runs have broken a property.
 func sweepSeeds(n uint64, cfg func(seed uint64) Config, enough int) map[string]*total {
 	sums := make(map[string]*total)
 	for _, c := range Classes {
@@ -142,7 +141,7 @@ func TestSim(t *testing.T) {
 		runs, grants = runs+sum.runs, grants+sum.grants
 		unfenced, overlaps = unfenced+sum.unfenced, overlaps+sum.unpromised[P3]
 		t.Logf("%-10s %v", c.Name, sum)
-		if p99 := sum.p99(); c.promisesProperty(P5) && len(sum.recovery) >= 100 && p99 > time.Second { // of fewer it is the worst
+		if p99 := sum.p99(); c.promisesProperty(P5) && len(sum.recovery) >= 100 && p99 > time.Second { // of fewer times, p99 is the worst one
 			t.Errorf("%s: recovery takes TTL + %v (p99), more than a second beyond the TTL", c.Name, p99)
 		}
 		slices.SortFunc(sum.broken, func(a, b Report) int { return a.Events - b.Events })
@@ -156,7 +155,7 @@ func TestSim(t *testing.T) {
 	t.Logf("%d seeds, %d grants in %v", runs, grants, time.Since(start).Round(time.Millisecond))
 }
 
-// The promises stand where leases are adopted, again and again.
+// The promises hold while leases are adopted repeatedly.
 func TestSimOfAdoptions(t *testing.T) {
 	t.Parallel()
 	if *oneSeed != 0 {
@@ -176,8 +175,7 @@ func TestSimOfAdoptions(t *testing.T) {
 	}
 }
 
-// A lease lives through outages of one node after the other, even if others wait
-// for it.
+// A lease survives outages of one node after another, even if others wait for it.
 func TestALeaseLivesThroughOutages(t *testing.T) {
 	t.Parallel()
 	if *oneSeed != 0 {
@@ -209,7 +207,7 @@ func TestALeaseLivesThroughOutages(t *testing.T) {
 		time.Duration(sum.recovery[len(sum.recovery)*99/100]), time.Duration(sum.recovery[len(sum.recovery)-1]))
 }
 
-// Without that the lease ends, or has lost a node for good.
+// Without restored locks the lease ends, or has lost a node for good.
 func TestRestoredLocksKeepLeaseThroughOutages(t *testing.T) {
 	t.Parallel()
 	broken := 0
@@ -248,9 +246,8 @@ func TestSeedIsARun(t *testing.T) {
 	}
 }
 
-// A check that never fails proves nothing: with one rule switched off, runs of a
-// kind in which it matters must break what it is there for. Some are broken by one
-// run in thousands; those are looked for only where many seeds are asked for.
+// A check that never fails proves nothing: with one rule turned off, runs in which the rule matters must break
+// its property. Some break in one run of thousands, which only a large number of seeds finds.
 func TestWithoutARuleThePromisesBreak(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -259,7 +256,7 @@ func TestWithoutARuleThePromisesBreak(t *testing.T) {
 		rules  Rules
 		breaks Property
 		rare   bool
-		from   uint64 // where the search begins: the run that broke when this was written
+		from   uint64 // first seed of the search: near a run known to break
 	}{
 		"commit looks at the owner":                         {"early", true, Rules{CommitAnybody: true}, P1, false, 0},
 		"commit looks at the token of the node":             {"early", true, Rules{CommitAnyToken: true}, P1, true, 0},

@@ -7,18 +7,18 @@ import (
 // longestWork is the longest time that a worker holds a lock, in TTLs.
 const longestWork = 3
 
-// worker is one goroutine of a client that does one thing after the other under a
-// lock: it reads a number from a store and writes the next one.
+// worker is one goroutine of a client. Under a lock it reads a number from a store and writes the next one,
+// again and again.
 type worker struct {
 	c     *client
-	cycle int // counts what it began: what belongs to an older one is void
+	cycle int // number of its cycle; events of older cycles are void
 	asked int64
 	claim *claim
-	grant *grant // while it trusts the lock
-	keeps func() // what a worker does that keeps the lock, in place of work; nil: it works
+	grant *grant // set while it trusts the lock
+	keeps func() // replaces the work of a worker that keeps the lock; nil: it works
 }
 
-// pauseBetweenCycles pauses between two cycles. When the faults are over nothing new is begun.
+// pauseBetweenCycles pauses between two cycles. After the last fault no new cycle begins.
 func (wk *worker) pauseBetweenCycles() {
 	w := wk.c.w
 	pause := min(w.ttl/4, 4*w.pause)
@@ -38,12 +38,12 @@ func (wk *worker) start() {
 	w.report.Attempts++
 	wait := w.rollChance(0.85)
 	ttl := w.ttl
-	if w.rollChance(0.3) && w.cfg.Nodes == 0 { // yet some round trips
+	if w.rollChance(0.3) && w.cfg.Nodes == 0 { // still some round trips
 		ttl = max(ttl/int64(2+w.rng.IntN(4)), min(10*w.lag, ttl))
 	}
 	cl := c.newClaim(w.keys[w.rng.IntN(len(w.keys))], ttl, wait)
 	wk.claim = cl
-	if wait && w.rollChance(0.2) { // gives up
+	if wait && w.rollChance(0.2) { // give up
 		c.scheduleAfter(w.upTo(2*w.ttl), func() {
 			if wk.cycle == cycle && wk.claim == cl && cl.st.Phase == quorum.Seeking {
 				wk.giveUp()
@@ -69,7 +69,7 @@ func (wk *worker) giveUp() {
 	wk.endCycle()
 }
 
-// handleOutcome acts on the outcome of the request.
+// handleOutcome handles the outcome of a request.
 func (wk *worker) handleOutcome(o quorum.Outcome) {
 	if o != quorum.Won {
 		wk.claim.forgetClaim()
@@ -101,7 +101,7 @@ func (wk *worker) handleOutcome(o quorum.Outcome) {
 	wk.doWork()
 }
 
-// passOn has the lease adopted under another id, as by another client. That ends with the TTL.
+// passOn adopts the lease under another owner, as another client would. That ends with the TTL.
 func (wk *worker) passOn() {
 	w, from, cycle := wk.c.w, wk.claim, wk.cycle
 	wk.endTrust()
@@ -118,7 +118,7 @@ func (wk *worker) passOn() {
 	cl.postAwaited(quorum.Event{Kind: quorum.Start}, wk.handleOutcome)
 }
 
-// trustsLock reports whether the holder, by its own clock, can still rely on the lock.
+// trustsLock reports whether the holder, by its own clock, still trusts the lock.
 func (wk *worker) trustsLock() bool {
 	over := wk.c.monotonicClock() >= wk.claim.st.TrustedUntil() && !wk.c.w.cfg.Rules.TrustForever
 	return wk.grant != nil && wk.claim.st.Phase == quorum.Held && !over
@@ -135,8 +135,8 @@ func (wk *worker) endTrust() {
 	}
 }
 
-// otherTTLs returns how many other TTLs a holder asks for. A holder that has to keep its lease through
-// outages asks for none that could end before a late answer.
+// otherTTLs returns the number of other TTLs for renewals. A holder that must survive outages uses none that
+// could end before a late answer.
 func (wk *worker) otherTTLs() int {
 	if wk.keeps != nil {
 		return 2
@@ -144,7 +144,7 @@ func (wk *worker) otherTTLs() int {
 	return 3
 }
 
-// watchTrust renews every third of the TTL, and notices when the trust is over.
+// watchTrust renews every third of the TTL, and notices the end of trust.
 func (wk *worker) watchTrust() {
 	w, cl, cycle := wk.c.w, wk.claim, wk.cycle
 	own := cl.st.TTL
@@ -159,7 +159,7 @@ func (wk *worker) watchTrust() {
 			return
 		}
 		settled, ttl := false, own
-		if w.rollChance(0.2) { // now and then the holder wants another TTL
+		if w.rollChance(0.2) { // sometimes use another TTL
 			ttl = []int64{own / 2, w.maxTTL, own / 5}[w.rng.IntN(wk.otherTTLs())]
 		}
 		cl.postAwaited(quorum.Event{Kind: quorum.Renew, TTL: ttl}, func(o quorum.Outcome) {
@@ -206,7 +206,7 @@ func (wk *worker) loseLease() {
 	wk.releaseLock()
 }
 
-// doWork reads, computes and writes, and releases.
+// doWork reads, computes, writes and releases.
 func (wk *worker) doWork() {
 	w, k, g, cycle := wk.c.w, wk.claim.key, wk.grant, wk.cycle
 	long := w.upTo(min(20*ms, w.lag))
@@ -217,7 +217,7 @@ func (wk *worker) doWork() {
 	if w.rollChance(often) {
 		long = w.upTo(longestWork * w.ttl)
 	}
-	travel := func(do func()) { // to a store, or back: nothing keeps it from being late
+	travel := func(do func()) { // to a store or back, with any delay
 		d := w.upTo(2 * ms)
 		if w.cfg.Class.hasFaults() && w.rollChance(0.05) {
 			d = w.upTo(2 * w.ttl)
@@ -236,7 +236,7 @@ func (wk *worker) doWork() {
 		unfenced := k.unfenced.value
 		w.schedule(wk.c, w.upTo(ms), func() {
 			wk.c.scheduleAfter(long, func() {
-				if still() { // and now let it take as long as it likes
+				if still() { // from here on any delay is allowed
 					travel(func() {
 						w.writeStores(k, g, fenced, unfenced, ok)
 						w.schedule(wk.c, w.upTo(ms), func() {
@@ -251,8 +251,7 @@ func (wk *worker) doWork() {
 	})
 }
 
-// releaseLock releases the lock. The claim is remembered until the nodes have answered
-// or had time to.
+// releaseLock releases the lock. The claim stays until the nodes have answered or had time to answer.
 func (wk *worker) releaseLock() {
 	wk.endTrust()
 	w, cl, cycle := wk.c.w, wk.claim, wk.cycle
@@ -266,15 +265,15 @@ func (wk *worker) releaseLock() {
 	wk.c.scheduleAfter(quorum.RequestTimeout(w.ttl), end)
 }
 
-// store keeps a number that holders of a lock count up.
+// store has a number that holders of a lock increment.
 type store struct {
 	value int64
-	token int64 // highest seen
+	token int64 // highest token seen
 	owner string
-	lost  int // updates
+	lost  int // lost updates
 }
 
-// claimWrite reads the value that a write starts from. ok is false for a holder that is too late.
+// claimWrite returns the value that a write starts from. ok is false for a late holder.
 func (s *store) claimWrite(token int64, owner string) (value int64, ok bool) {
 	if token < s.token || token == s.token && owner != s.owner {
 		return 0, false
@@ -291,7 +290,7 @@ func (s *store) putValue(old, value int64) {
 	s.value = value
 }
 
-// writeStores does the work on both stores: one looks at tokens, one does not.
+// writeStores writes to both stores: one compares tokens, one does not.
 func (w *world) writeStores(k *key, g *grant, fenced, unfenced int64, claimed bool) {
 	w.report.Writes++
 	k.unfenced.putValue(unfenced, unfenced+1)

@@ -13,46 +13,45 @@ const (
 	ms     = int64(time.Millisecond)
 	second = int64(time.Second)
 
-	epoch = int64(1_800_000_000_000_000) // µs since 1970 when a run begins
+	epoch = int64(1_800_000_000_000_000) // start of a run, in µs since 1970
 )
 
-// Rules are rules of the protocol that can be switched off, to see that the
-// checks would notice.
+// Rules are rules of the protocol that can be turned off, to test the checks.
 type Rules struct {
-	CommitAnybody  bool // commit does not look whose the lock is
-	CommitAnyToken bool // commit does not look which token the node gave
-	NoQuarantine   bool // a node that has forgotten everything votes at once
-	TrustFromReply bool // trust counts from the answer and without drift
-	NoDrift        bool // trust takes all clocks to run at the same rate
-	TrustForever   bool // a holder that is cut off goes on
-	NeverAnew      bool // a node that does not have the holder's lock never sets it again
-	ReuseID        bool // an id is used again after its give-back went unanswered
-	SeedAtAnyTime  bool // a counter starts at the node's clock, however wrong that is
-	NoFloor        bool // a node that went back to older data goes on from its older counters
-	Shorten        bool // a request shortens what another of the same owner has promised
-	TrustFromWake  bool // trust in a hand-over counts from when it was heard of
-	ReleaseAnybody bool // release does not look whose the lock is
-	Minority       bool // a client takes one node for all
+	CommitAnybody  bool // commit does not compare the owner
+	CommitAnyToken bool // commit does not compare the token
+	NoQuarantine   bool // a node without data votes at once
+	TrustFromReply bool // trust counts from the answer, without drift
+	NoDrift        bool // trust ignores drift
+	TrustForever   bool // a holder that is cut off keeps its trust
+	NeverAnew      bool // a node without the holder's lock never sets it again
+	ReuseID        bool // an owner is reused after an unanswered give-back
+	SeedAtAnyTime  bool // a counter starts at the node's clock, however wrong
+	NoFloor        bool // a node with older data continues from its older counters
+	Shorten        bool // a request shortens the promise of another one of its owner
+	TrustFromWake  bool // trust in a hand-over counts from the wake-up
+	ReleaseAnybody bool // release does not compare the owner
+	Minority       bool // one node counts as a majority
 }
 
-// Config is one run.
+// Config configures one run.
 type Config struct {
 	Seed  uint64
 	Class Class
 	Rules Rules
-	Storm bool      // make it one in any case
+	Storm bool      // always make the run a storm
 	Adopt bool      // half of the leases are adopted before they are used
 	Log   io.Writer // nil: no history
 
-	Nodes  int     // not 0: a small world, with one lock on so many nodes and one lease time
-	Record *Record // nil: none. It is of the first lock
+	Nodes  int     // not 0: a small world with this many nodes, one lock and one TTL
+	Record *Record // record of the first lock; nil: none
 }
 
 // world is one run.
 type world struct {
 	cfg  Config
 	rng  *rand.Rand
-	now  int64 // ns since the run began, by the clock on the wall of the laboratory
+	now  int64 // ns since the start of the run: the simulation's clock
 	seq  uint64
 	todo events
 
@@ -61,15 +60,15 @@ type world struct {
 	keys    []*key
 
 	ttl, maxTTL int64
-	lag         int64 // most messages take no longer
-	pause       int64 // between two faults, about
-	calm        int64 // from then on there are no faults
-	hopeless    int64 // by then everybody must have been served
-	working     int   // workers in a cycle
+	lag         int64 // usual upper bound of a message's delay
+	pause       int64 // approximate pause between two faults
+	calm        int64 // end of faults
+	hopeless    int64 // time by which all must have been served
+	working     int   // number of workers in a cycle
 	report      Report
 }
 
-// key is one lock with what it protects.
+// key is one lock with the stores that it protects.
 type key struct {
 	name     string
 	fenced   store
@@ -77,28 +76,27 @@ type key struct {
 	grants   []*grant
 }
 
-// grant is one time that somebody had a lock.
+// grant is one grant of a lock.
 type grant struct {
 	owner       string
 	token       int64
-	asked       int64 // when the wish began
-	issued      int64 // first grant by a node that was relied on
-	from, until int64 // trusted
+	asked       int64 // time of the request
+	issued      int64 // time of the first counted grant by a node
+	from, until int64 // interval of trust
 }
 
-// event is something that happens at a time. What happens to a client waits until
-// the client runs.
+// event happens at a time. An event of a suspended client waits until the client runs.
 type event struct {
 	at  int64
 	seq uint64
-	to  *client // nil: not to a client
+	to  *client // nil: no client
 	do  func()
 }
 
 type events []event
 
-// push and pop keep q a heap by time. container/heap would put each event into an
-// interface, which costs a third of a run.
+// push and pop keep q a heap by time. container/heap would box each event in an interface, which costs a third
+// of a run.
 func (q *events) push(e event) {
 	*q = append(*q, e)
 	h := *q
@@ -135,10 +133,10 @@ func (q *events) pop() event {
 
 func (e *event) isBefore(f *event) bool { return e.at < f.at || e.at == f.at && e.seq < f.seq }
 
-// scheduleAfter has do happen in d.
+// scheduleAfter schedules do after d.
 func (w *world) scheduleAfter(d int64, do func()) { w.schedule(nil, d, do) }
 
-// schedule has do happen to c in d.
+// schedule schedules do for c after d.
 func (w *world) schedule(c *client, d int64, do func()) {
 	w.seq++
 	w.todo.push(event{at: w.now + max(d, 0), seq: w.seq, to: c, do: do})
@@ -150,14 +148,14 @@ func (w *world) logEvent(format string, args ...any) {
 	}
 }
 
-// upTo is a random time, from 0 to d. Small ones are as frequent as large ones.
+// upTo returns a random time from 0 to d, with a preference for small ones.
 func (w *world) upTo(d int64) int64 {
 	return int64(float64(d) * w.rng.Float64() * w.rng.Float64())
 }
 
 func (w *world) rollChance(p float64) bool { return w.rng.Float64() < p }
 
-// Run runs one seed and returns what was found.
+// Run runs one seed and returns the report.
 func Run(cfg Config) Report {
 	w := &world{cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x686f6c6466617374))}
 	w.build()
@@ -165,7 +163,7 @@ func Run(cfg Config) Report {
 	return w.report
 }
 
-// run lets happen what is to happen, and checks the history.
+// run processes the events and checks the history.
 func (w *world) run() {
 	for len(w.todo) > 0 {
 		e := w.todo.pop()
@@ -193,12 +191,12 @@ func (w *world) run() {
 	w.checkHistory()
 }
 
-// build makes nodes, clients and keys, and starts them.
+// build creates nodes, clients and keys, and starts them.
 func (w *world) build() {
 	r := w.rng
 	n := []int{1, 3, 3, 3, 5, 5, 4, 7}[r.IntN(8)]
 	if w.cfg.Class.Has(Wipe) {
-		n = max(n, 3) // one node that forgets has nobody to remember for it
+		n = max(n, 3) // a single node that forgets has no other to remember for it
 	}
 	w.ttl = []int64{200 * ms, second, 4 * second, 10 * second}[r.IntN(4)]
 	w.maxTTL = w.ttl * int64(1+r.IntN(2))
@@ -237,8 +235,8 @@ func (w *world) build() {
 	w.scheduleFaults()
 }
 
-// maxRecoveryTime returns how long after the last fault everybody must have been served: the quarantine of
-// the last node that forgot, a TTL for what dead clients hold, and for each worker its turn, or its
+// maxRecoveryTime returns the time after the last fault by which all must have been served: the quarantine of
+// the last node that forgot, a TTL for the locks of dead clients, and for each worker its turn, or its
 // hand-over if it does not come.
 func (w *world) maxRecoveryTime() int64 {
 	workers := 0

@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	places  = 3  // of the semaphore
-	readers = 4  // of the read and write lock
-	mostHot = 64 // names of the relay
+	places  = 3  // places of the semaphore
+	readers = 4  // readers of the read-write lock
+	mostHot = 64 // maximal number of names in the relay
 )
 
-// The cells of the board: of the relay from 0 on, and then of the others.
+// Cells of the board: of the relay from 0 on, then of the other locks.
 const (
 	crowdCell  = mostHot
 	leaderCell = crowdCell + 1
@@ -30,14 +30,15 @@ const (
 	cells      = bundleCell + 3
 )
 
-// cell is about one lock: until when its last holder trusts it, 0 once that has left, and the highest token.
+// cell has, for one lock, the end of its last holder's trust (0 once the holder has left) and the highest
+// token.
 type cell struct{ until, token atomic.Int64 }
 
-// board is memory that the processes of an engine share, where holders note that they are at work. It outlives killed
-// processes, whose trust ends by itself.
+// board is memory shared by the processes of an engine, in which holders record that they work. It outlives
+// killed processes, whose trust ends by itself.
 type board struct {
 	cells               *[cells]cell
-	overlaps, disorders atomic.Int64 // that this process has found
+	overlaps, disorders atomic.Int64 // found by this process
 }
 
 func openBoard(path string) (*board, error) {
@@ -57,13 +58,13 @@ func openBoard(path string) (*board, error) {
 	return &board{cells: (*[cells]cell)(unsafe.Pointer(&memory[0]))}, nil
 }
 
-// enterCell notes that the holder of a lease begins to work, and counts another one that is at work, and a token that has not risen.
-// The holder leaves before it releases the lease.
+// enterCell records that the holder of a lease begins to work. It counts another holder at work, and a token
+// that has not risen. The holder calls leave before it releases the lease.
 func (b *board) enterCell(n int, l *holdfast.Lease) (leave func()) {
 	c, now := &b.cells[n], monotonicTime()
 	until := now + int64(time.Until(l.Deadline()))
 	if l.Context().Err() != nil || until <= now {
-		return func() {} // it trusts the lease no more
+		return func() {} // the lease is no longer trusted
 	}
 	if old := c.until.Swap(until); old > now {
 		b.overlaps.Add(1)
@@ -78,7 +79,7 @@ func (b *board) enterCell(n int, l *holdfast.Lease) (leave func()) {
 func monotonicTime() int64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
-		panic(err) // every Linux has it
+		panic(err) // cannot fail on Linux
 	}
 	return t.Nano()
 }

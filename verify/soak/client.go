@@ -28,32 +28,32 @@ import (
 	_ "github.com/holdfast-go/holdfast/zookeeper"
 )
 
-// orderVariable tells this program that it is a client, and which.
+// orderVariable has the order for this process if it is a client.
 const orderVariable = "SOAK_CLIENT"
 
 const (
 	ttl      = 5 * time.Second
-	patience = 30 * time.Second // longer than any fault lasts
+	patience = 30 * time.Second // longer than any fault
 )
 
 // order has the settings of a client process.
 type order struct {
-	Name  string        `json:"name"` // of the process; never used before
+	Name  string        `json:"name"` // unique name of the process
 	URL   string        `json:"url"`
 	Board string        `json:"board"`
-	Hot   int           `json:"hot"`   // names of the relay
-	Beat  time.Duration `json:"beat"`  // each of them is handed over once in so long
-	Pause time.Duration `json:"pause"` // of each other worker between two turns, in the mean
+	Hot   int           `json:"hot"`   // number of names in the relay
+	Beat  time.Duration `json:"beat"`  // interval of each name's hand-overs
+	Pause time.Duration `json:"pause"` // mean pause of each other worker between two turns
 }
 
-// state is the answer of a client process to its parent.
+// state has the counts of a client process.
 type state struct {
 	Granted    int64  `json:"granted"`
 	HandedOver int64  `json:"handed_over"` // after a wait, by the service or inside the process
-	GivenUp    int64  `json:"given_up"`    // waits that were cancelled
-	Failed     int64  `json:"failed"`      // acquisitions and releases, for another reason
-	Lost       int64  `json:"lost"`        // leases
-	Overlaps   int64  `json:"overlaps"`    // two at work at once
+	GivenUp    int64  `json:"given_up"`    // cancelled waits
+	Failed     int64  `json:"failed"`      // failed acquisitions and releases
+	Lost       int64  `json:"lost"`        // lost leases
+	Overlaps   int64  `json:"overlaps"`    // two holders at work at once
 	Disorders  int64  `json:"disorders"`   // tokens that did not rise
 	Error      string `json:"error,omitempty"`
 
@@ -67,13 +67,13 @@ type soaker struct {
 	*order
 	client *holdfast.Client
 	board  *board
-	short  time.Duration // the least TTL
+	short  time.Duration // minimal TTL of the engine
 
 	granted, handedOver, givenUp, failed, lost, fresh atomic.Int64
 	lastError                                         atomic.Pointer[string]
 }
 
-// openDriver opens what the URL names. It retries until ctx ends: servers may be away.
+// openDriver opens the URL. It retries until ctx ends: servers may be down.
 func openDriver(ctx context.Context, url string) (holdfast.Driver, error) {
 	for {
 		d, err := driver.Open(ctx, url, nil)
@@ -85,9 +85,10 @@ func openDriver(ctx context.Context, url string) (holdfast.Driver, error) {
 	}
 }
 
-// beClient is this program as a client. It ends when its standard input does, and answers each line there with its state.
+// beClient runs this process as a client. It answers each line of its standard input with its state, and ends
+// with the input.
 func beClient(text string) error {
-	signal.Ignore(os.Interrupt) // the parent gets it too, and decides
+	signal.Ignore(os.Interrupt) // the parent gets the signal too, and decides
 	s := &soaker{order: new(order)}
 	if err := json.Unmarshal([]byte(text), s.order); err != nil {
 		return err
@@ -110,7 +111,7 @@ func beClient(text string) error {
 			}
 		},
 		Lost: func(e holdfast.LostEvent) {
-			if !strings.HasPrefix(e.Key, newNames) { // some of these are left to lapse
+			if !strings.HasPrefix(e.Key, newNames) { // some of these leases lapse on purpose
 				s.lost.Add(1)
 			}
 		},
@@ -147,7 +148,7 @@ func (s *soaker) state() state {
 	return st
 }
 
-// others are the workers beside the relay. Each takes its turn after a pause.
+// others are the workers beside the relay. Each pauses between its turns.
 var others = []func(*soaker, context.Context){
 	(*soaker).takeNewName, (*soaker).takeNewName, (*soaker).takeCrowded, (*soaker).takeCrowded, (*soaker).takeCrowded, (*soaker).takeImpatiently,
 	(*soaker).takePlace, (*soaker).takePlace, (*soaker).takeAsReader, (*soaker).takeAsReader, (*soaker).takeSeveral, (*soaker).leadBriefly,
@@ -172,22 +173,22 @@ func (s *soaker) startWorkers(ctx context.Context, workers *sync.WaitGroup) {
 	}
 }
 
-// takeLock acquires a lock, holds it for a time while it is on the board, and releases it.
+// takeLock acquires a lock, holds it for a time, recorded on the board, and releases it.
 func (s *soaker) takeLock(ctx context.Context, acquire acquirer, hold time.Duration, cells func(*holdfast.Lease) []int) {
 	s.takeUntil(ctx, acquire, func() time.Duration { return hold }, cells)
 }
 
-// acquirer takes a lock, a slot, or a reader's or the writer's part.
+// acquirer acquires a lock, a slot, or a reader's or the writer's part.
 type acquirer func(context.Context, *holdfast.AcquireOptions) (*holdfast.Lease, error)
 
-// lockAcquirer returns how the client takes key as a lock.
+// lockAcquirer returns the acquirer of key as a lock.
 func (s *soaker) lockAcquirer(key string) acquirer {
 	return func(ctx context.Context, opts *holdfast.AcquireOptions) (*holdfast.Lease, error) {
 		return s.client.Acquire(ctx, key, opts)
 	}
 }
 
-// takeUntil is take where how long is decided once the lock is granted.
+// takeUntil is takeLock with a duration that hold decides after the grant.
 func (s *soaker) takeUntil(ctx context.Context, acquire acquirer, hold func() time.Duration, cells func(*holdfast.Lease) []int) {
 	l, err := acquire(ctx, &holdfast.AcquireOptions{TTL: ttl, Wait: patience})
 	if err != nil {
@@ -198,7 +199,7 @@ func (s *soaker) takeUntil(ctx context.Context, acquire acquirer, hold func() ti
 	s.releaseLease(l)
 }
 
-// holdLeases works under leases that were just granted.
+// holdLeases works under new leases.
 func (s *soaker) holdLeases(ctx context.Context, leases []*holdfast.Lease, cells func(*holdfast.Lease) []int, hold time.Duration) {
 	s.granted.Add(1)
 	var leave []func()
@@ -213,7 +214,7 @@ func (s *soaker) holdLeases(ctx context.Context, leases []*holdfast.Lease, cells
 	}
 }
 
-// releaseLease gives back a lease, or leases.
+// releaseLease releases a lease, or leases.
 func (s *soaker) releaseLease(l interface{ Release(context.Context) error }) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -222,7 +223,7 @@ func (s *soaker) releaseLease(l interface{ Release(context.Context) error }) {
 	}
 }
 
-// countFailure counts an acquisition that ended without a lock, unless the process ends.
+// countFailure counts an acquisition that failed, unless the process is ending.
 func (s *soaker) countFailure(ctx context.Context, err error) {
 	if ctx.Err() == nil {
 		s.noteError(err)
@@ -240,28 +241,29 @@ func inCells(cells ...int) func(*holdfast.Lease) []int {
 	return func(*holdfast.Lease) []int { return cells }
 }
 
-// takeRelayed takes one of the names that somebody of another process always waits for: each release is a hand-over. It comes at the
-// next beat of the clock that all processes share, so that a slow hand-over delays none after it.
+// takeRelayed acquires a name for which a worker of the other process always waits: each release is a
+// hand-over. It happens at the next beat of the clock that all processes share, so that a slow hand-over
+// delays no later one.
 func (s *soaker) takeRelayed(ctx context.Context, n int) {
 	s.takeUntil(ctx, s.lockAcquirer(fmt.Sprintf("relay/%d", n)), func() time.Duration {
 		beat := int64(s.Beat)
 		rest := beat - (monotonicTime()+beat*int64(n)/int64(s.Hot))%beat
-		if rest < beat/2 { // the next one may not wait yet
+		if rest < beat/2 { // the next waiter may not be there yet
 			rest += beat
 		}
 		return time.Duration(rest)
 	}, inCells(n))
 }
 
-// takeCrowded takes a name that has several callers in each process.
+// takeCrowded acquires a name that has several callers in each process.
 func (s *soaker) takeCrowded(ctx context.Context) {
 	s.takeLock(ctx, s.lockAcquirer("crowd"), rand.N(s.Pause/4), inCells(crowdCell))
 }
 
 const newNames = "new/"
 
-// takeNewName takes a name that nobody has taken before, and leaves every fifth to lapse. The hash tag has the names fall into few slots of a
-// Redis Cluster, which keeps a counter for each slot that was ever used.
+// takeNewName acquires a new name, and lets every fifth lease lapse. The hash tag keeps the names in few slots
+// of a Redis Cluster, which keeps a counter for each slot that was ever used.
 func (s *soaker) takeNewName(ctx context.Context) {
 	n := s.fresh.Add(1)
 	key := fmt.Sprintf("%s{%d}/%s/%d", newNames, n%64, s.Name, n)
@@ -293,14 +295,14 @@ func (s *soaker) takeImpatiently(ctx context.Context) {
 	}
 }
 
-// takePlace takes a place of a semaphore.
+// takePlace acquires a slot of a semaphore.
 func (s *soaker) takePlace(ctx context.Context) {
 	s.takeLock(ctx, s.client.Semaphore("semaphore", places).Acquire, rand.N(s.Pause/2), func(l *holdfast.Lease) []int {
 		return []int{placeCell + l.Slot()%places}
 	})
 }
 
-// takeAsReader takes a lock as a reader, or one time in five as the writer.
+// takeAsReader acquires a lock as a reader, or one time in five as the writer.
 func (s *soaker) takeAsReader(ctx context.Context) {
 	shared := rand.N(5) > 0
 	acquire := s.client.RWLock("readers", readers).AcquireWrite
@@ -315,7 +317,7 @@ func (s *soaker) takeAsReader(ctx context.Context) {
 	})
 }
 
-// takeSeveral takes two of three locks at once.
+// takeSeveral acquires two of three locks at once.
 func (s *soaker) takeSeveral(ctx context.Context) {
 	keys := []string{"bundle/0", "bundle/1", "bundle/2"}
 	i := rand.N(len(keys))

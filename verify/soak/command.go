@@ -21,26 +21,26 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 )
 
-// chainPause lies between two runs of the command that do nothing under a lock.
+// chainPause is the pause between two short runs of the command.
 const chainPause = 10 * time.Second
 
-// beside is the command beside the clients of an engine: one run that lasts, with its guard, one short run after the other,
-// and a console that a browser looks at.
+// beside runs the command beside the clients of an engine: one permanent run with its guard, short runs one
+// after another, and a console with a browser.
 type beside struct {
-	dir            string // with the program
-	url            string // of the locks
+	dir            string // folder of the program
+	url            string // URL of the locks
 	logs           io.Writer
 	guard, console *exec.Cmd
 	guardOver      <-chan struct{}
 	consoleOver    <-chan struct{}
-	page           string // the console's address
+	page           string // address of the console
 	stream         io.Closer
 	cancel         context.CancelFunc
 	work           sync.WaitGroup
-	runs, failed   atomic.Int64 // short runs
+	runs, failed   atomic.Int64 // numbers of short runs
 }
 
-// startBeside blocks until the console serves. After an error nothing is left behind.
+// startBeside waits until the console serves. After an error it leaves nothing behind.
 func startBeside(ctx context.Context, url string, logs io.Writer) (_ *beside, err error) {
 	b := &beside{url: url, logs: logs}
 	ctx, b.cancel = context.WithCancel(ctx)
@@ -73,18 +73,18 @@ func (b *beside) newCommand(args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(b.dir, "holdfast"), args...)
 	cmd.Env = append(os.Environ(), "HOLDFAST_BACKEND="+b.url)
 	cmd.Stderr = b.logs
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what interrupts the soak leaves it to the soak to end it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C reaches only the soak, which then ends it
 	return cmd
 }
 
-// startHolder starts the run that lasts. Its TTL of 30 s, the default, bears a busy machine.
+// startHolder starts the permanent run. Its default TTL of 30 s tolerates a busy machine.
 func (b *beside) startHolder() (err error) {
 	b.guard = b.newCommand("run", "command/guard", "--", "sleep", "infinity")
 	b.guardOver, err = child.Start(b.guard, syscall.SIGTERM)
 	return err
 }
 
-// startConsole starts the console, and reads where it is.
+// startConsole starts the console and reads its address.
 func (b *beside) startConsole() error {
 	b.console = b.newCommand("console", "--listen", "127.0.0.1:0")
 	out, in, err := os.Pipe()
@@ -114,7 +114,7 @@ func (b *beside) startConsole() error {
 	return nil
 }
 
-// watchConsole reads the console like a browser that stays.
+// watchConsole reads the console like a browser that stays open.
 func (b *beside) watchConsole(ctx context.Context) error {
 	body, err := b.getPage(ctx, "/events")
 	if err != nil {
@@ -141,7 +141,7 @@ func (b *beside) getPage(ctx context.Context, path string) (io.ReadCloser, error
 	return resp.Body, nil
 }
 
-// runChain runs the command again and again.
+// runChain runs the command repeatedly.
 func (b *beside) runChain(ctx context.Context) {
 	for {
 		if sleepFor(ctx, chainPause); ctx.Err() != nil {
@@ -155,10 +155,10 @@ func (b *beside) runChain(ctx context.Context) {
 	}
 }
 
-// readConsole reads the console like a browser that comes and goes.
+// readConsole reads the console like a browser that visits briefly.
 func (b *beside) readConsole(ctx context.Context, figures map[string]float64) error {
 	select {
-	case <-b.guardOver: // once is enough for the report; another one goes on
+	case <-b.guardOver: // report its end once, and start another
 		return errors.Join(fmt.Errorf("the run with the guard has ended: %v", b.guard.ProcessState), b.startHolder())
 	default:
 	}
@@ -187,7 +187,7 @@ func (b *beside) stop() error {
 		if p.over == nil {
 			continue
 		}
-		p.cmd.Process.Signal(syscall.SIGTERM) // fails only for one that has ended
+		p.cmd.Process.Signal(syscall.SIGTERM) // fails only if it has ended
 		select {
 		case <-p.over:
 		case <-time.After(patience):

@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// figure is something that a run looks at again and again.
+// figure is a quantity that a run samples.
 type figure struct {
 	name  string
 	bytes bool
-	// share and floor say what growth is: at its pace the figure would gain, over the length of the run, more than this
-	// share of itself and this much in all.
+	// A figure grows if, at its pace over the length of the run, it would gain more than share of itself and
+	// more than floor.
 	share, floor float64
 }
 
@@ -42,22 +42,22 @@ var figures = []figure{
 	{"console files", false, .25, 5},
 }
 
-// curve has the values of one figure at some moments, in hours since the start of the run.
+// curve has the values of one figure over time, in hours since the start of the run.
 type curve struct{ at, values []float64 }
 
 func (c *curve) addPoint(at, value float64) {
 	c.at, c.values = append(c.at, at), append(c.values, value)
 }
 
-// partBetween returns the curve between two shares of its points.
+// partBetween returns the points between two shares of the curve.
 func (c curve) partBetween(from, to float64) curve {
 	n := float64(len(c.at))
 	i, j := int(from*n), int(math.Ceil(to*n))
 	return curve{c.at[i:j], c.values[i:j]}
 }
 
-// pace is the Theil-Sen slope, the median of the slopes between any two points, by the hour. Up to a third of the points may be
-// anything.
+// pace returns the Theil-Sen slope per hour: the median of the slopes between any two points. Up to a third of
+// the points may be outliers.
 func (c curve) pace() float64 {
 	var all []float64
 	for i := range c.at {
@@ -73,8 +73,8 @@ func (c curve) pace() float64 {
 // warmUp is the share of a run after which caches and pools are full.
 const warmUp = .2
 
-// exceedsGrowth reports whether the figure gains, at its pace after the warm-up, more than it may in the length of the run. The pace of the
-// last half has to show the same: what rises once and then stays is no leak.
+// exceedsGrowth reports whether the figure, at its pace after the warm-up, gains more than allowed over the
+// run. The pace of the last half must also exceed that: a figure that rises once and then stays is no leak.
 func (c curve) exceedsGrowth(f figure) bool {
 	if len(c.at) < 10 {
 		return false
@@ -93,7 +93,7 @@ func medianOf(values []float64) float64 {
 	return sorted[len(sorted)/2]
 }
 
-// drawLine draws the curve from 0 to its highest point, in so many characters.
+// drawLine draws the curve from 0 to its maximum, with width characters.
 func (c curve) drawLine(width int) string {
 	if len(c.values) == 0 {
 		return ""

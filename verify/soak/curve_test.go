@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// drawCurve returns a curve of two hours, with a look each minute.
+// drawCurve returns a curve of two hours, with a point per minute.
 func drawCurve(value func(minute float64) float64) curve {
 	var c curve
 	for m := range 121 {

@@ -26,18 +26,19 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock/mysql"
 )
 
-// engine is a kind of service under a soak. start blocks until its servers serve; after an error nothing is left behind.
+// engine is a kind of service under a soak. start waits until its servers serve; after an error it leaves
+// nothing behind.
 type engine struct {
 	name  string
 	start func(context.Context) (*service, error)
 }
 
-// service is the servers of an engine.
+// service has the servers of an engine.
 type service struct {
 	url   string
-	pids  func() []int                                                // of the servers
-	look  func(ctx context.Context, figures map[string]float64) error // adds what only this engine has
-	fault func(ctx context.Context, n int) error                      // the n-th; it blocks until that is over. nil: the engine has no server
+	pids  func() []int                                                // process ids of the servers
+	look  func(ctx context.Context, figures map[string]float64) error // adds figures of this engine
+	fault func(ctx context.Context, n int) error                      // causes the n-th fault and waits for its end; nil: no server
 	stop  func() error
 }
 
@@ -53,10 +54,10 @@ var engines = []engine{
 	{"sqlite", startSQLite},
 }
 
-// durable is a server of Redis that is stopped in an orderly way and has forgotten nothing when it is back.
+// durable configures a Redis server that loses nothing in an orderly restart.
 var durable = redisproc.Options{AppendOnly: "everysec"}
 
-// multi is for nodes that sit out a quarantine, which the soak cannot wait a minute for.
+// multi shortens the quarantine of nodes, which would otherwise take a minute.
 const multi = "?maxttl=10s&down=allow"
 
 func startRedis(ctx context.Context) (*service, error) {
@@ -96,7 +97,7 @@ func startCluster(ctx context.Context) (*service, error) {
 	return sv, nil
 }
 
-// startSentinel starts masters that refuse to write without a replica: one that was replaced grants nothing.
+// startSentinel starts masters that reject writes without a replica: a replaced master grants nothing.
 func startSentinel(ctx context.Context) (*service, error) {
 	server := durable
 	server.Args = []string{"--min-replicas-to-write", "1", "--min-replicas-max-lag", "1"}
@@ -159,7 +160,7 @@ func overRedis(url string, all []*redisproc.Server) *service {
 	}
 }
 
-// addFields adds those fields of a text with a name and a number on each line that have a figure.
+// addFields adds the fields of a text, one name and number per line, for which there is a figure.
 func addFields(figures map[string]float64, text, between string, names map[string]string) {
 	for line := range strings.Lines(text) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), between)
@@ -169,8 +170,8 @@ func addFields(figures map[string]float64, text, between string, names map[strin
 	}
 }
 
-// startEtcd starts members that forget old revisions, without which the file of etcd grows with each lock, and keep a short log of
-// requests in memory: by default it grows to 100,000 of them.
+// startEtcd starts members that compact old revisions, without which etcd's file grows with each lock, and
+// keep a short raft log in memory: by default it grows to 100,000 entries.
 func startEtcd(ctx context.Context) (_ *service, err error) {
 	c, err := etcdproc.Start(ctx, 3, "--auto-compaction-mode=periodic", "--auto-compaction-retention=1m", "--snapshot-count=5000")
 	if err != nil {
@@ -276,7 +277,7 @@ func startPostgres(ctx context.Context) (*service, error) {
 	return sv, nil
 }
 
-// readFigures purges a database of names that nobody takes any more, as its page says, and reads figures that are numbers.
+// readFigures purges rows of unused names from a database, as its page advises, and reads numeric figures.
 func readFigures(ctx context.Context, db *sql.DB, figures map[string]float64, purge string, queries map[string]string) error {
 	if _, err := db.ExecContext(ctx, purge); err != nil {
 		return err
@@ -297,7 +298,7 @@ const (
 )
 
 func startMariaDB(ctx context.Context) (*service, error) {
-	s, err := mariaproc.Start(ctx, "--innodb-flush-log-at-trx-commit=2") // what was committed outlasts a kill
+	s, err := mariaproc.Start(ctx, "--innodb-flush-log-at-trx-commit=2") // commits survive a kill
 	if err != nil {
 		return nil, err
 	}
@@ -319,7 +320,7 @@ func startMariaDB(ctx context.Context) (*service, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
-	db.SetMaxIdleConns(-1) // a fault would break it
+	db.SetMaxIdleConns(-1) // a fault would break idle connections
 	return &service{
 		url:  url,
 		pids: func() []int { return processFamily(s.Pid()) },

@@ -59,7 +59,7 @@ func exitWith(err error) {
 
 var errBroken = errors.New("something grows, or a promise was broken; see the report")
 
-// usual is the pace of hand-overs on PostgreSQL, by the second: a million in two hours, and some that are lost to faults.
+// usual is the rate of hand-overs per second on PostgreSQL: a million in two hours, with a reserve for faults.
 const usual = 1.05e6 / 7200
 
 func runCommand(ctx context.Context, args []string, out, logs io.Writer) error {
@@ -113,7 +113,8 @@ func chooseEngines(only string) (chosen []engine, err error) {
 	return chosen, nil
 }
 
-// runEngines starts all, one engine after the other, watches them for the length of the plan or until ctx ends, stops all, and reports.
+// runEngines starts the engines one after another, watches them for the length of the plan or until ctx ends,
+// stops them, and reports.
 func (p *plan) runEngines(ctx context.Context) (_ *Report, err error) {
 	if p.out == "" {
 		p.out, err = os.MkdirTemp("", "holdfast-soak-report-")

@@ -23,7 +23,7 @@ import (
 type process struct {
 	cmd     *exec.Cmd
 	stdin   io.WriteCloser
-	answers chan state // closed when the process has closed its end
+	answers chan state // closed when the process has closed its output
 	exited  <-chan struct{}
 	last    state
 }
@@ -59,7 +59,7 @@ func startProcess(o order, logs io.Writer) (*process, error) {
 		defer close(p.answers)
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			var st state
-			if json.Unmarshal(lines.Bytes(), &st) == nil { // one that was killed may leave half a line
+			if json.Unmarshal(lines.Bytes(), &st) == nil { // a killed process may leave half a line
 				p.answers <- st
 			}
 		}
@@ -67,7 +67,7 @@ func startProcess(o order, logs io.Writer) (*process, error) {
 	return p, nil
 }
 
-// askState blocks until the process has said what it has done so far.
+// askState waits for the state of the process.
 func (p *process) askState() error {
 	if _, err := io.WriteString(p.stdin, "state\n"); err != nil {
 		return fmt.Errorf("the client is gone: %w", err)
@@ -85,14 +85,14 @@ func (p *process) askState() error {
 }
 
 func (p *process) kill() {
-	p.cmd.Process.Kill() // fails only for one that has ended
+	p.cmd.Process.Kill() // fails only if it has ended
 	for range p.answers {
 	}
 	<-p.exited
 	p.stdin.Close()
 }
 
-// endClient has the process release what it has, and waits for that.
+// endClient makes the process release its locks and end, and waits for that.
 func (p *process) endClient() error {
 	p.stdin.Close()
 	late := time.AfterFunc(2*patience, func() { p.cmd.Process.Kill() })
@@ -106,12 +106,12 @@ func (p *process) endClient() error {
 	return nil
 }
 
-// processFamily returns a process and all that it has started, directly or not.
+// processFamily returns a process and all its descendants.
 func processFamily(pid int) []int {
 	all := []int{pid}
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, list := range lists {
-		text, _ := os.ReadFile(list) // a thread that has ended has none
+		text, _ := os.ReadFile(list) // ignore an error: the thread has ended
 		for word := range strings.FieldsSeq(string(text)) {
 			if n, err := strconv.Atoi(word); err == nil {
 				all = append(all, processFamily(n)...)
@@ -121,7 +121,7 @@ func processFamily(pid int) []int {
 	return all
 }
 
-// usedMemory returns the memory of processes, in bytes. Shared pages are divided among them.
+// usedMemory returns the memory of processes in bytes, with shared pages divided among them.
 func usedMemory(pids ...int) (sum float64) {
 	for _, pid := range pids {
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))

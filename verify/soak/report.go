@@ -12,27 +12,28 @@ import (
 	"time"
 )
 
-// settled is the shortest run whose curves are judged: caches are full then, and each server has been restarted.
+// settled is the shortest run whose curves are judged: caches are full by then, and each server has been
+// restarted.
 const settled = 20 * time.Minute
 
 // standstill bounds the time without a grant.
 const standstill = 2 * time.Minute
 
-// Report is about all engines.
+// Report is the report of all engines.
 type Report struct {
 	Hours   float64         `json:"hours"`
-	Judged  bool            `json:"judged"` // the run was long enough for its curves
+	Judged  bool            `json:"judged"` // the run was long enough to judge its curves
 	Engines []*EngineReport `json:"engines"`
 }
 
-// EngineReport is about one.
+// EngineReport is the report of one engine.
 type EngineReport struct {
 	Name    string   `json:"name"`
 	Counts  state    `json:"counts"`
 	Faults  int      `json:"faults"`
-	Command [2]int64 `json:"command"` // short runs of it, and failed runs
+	Command [2]int64 `json:"command"` // short runs, and failed ones
 	Grows   []string `json:"grows"`
-	Broken  []string `json:"broken"` // promises, and what else must not be
+	Broken  []string `json:"broken"` // broken promises and other failures
 	Samples []sample `json:"samples"`
 }
 
@@ -59,7 +60,7 @@ func newReport(all []*watched) *Report {
 	return r
 }
 
-// judgeCurves notes what is broken, and what grows if the curves are to be judged.
+// judgeCurves records what is broken, and with curves, what grows.
 func (e *EngineReport) judgeCurves(curves bool) {
 	for what, n := range map[string]int64{
 		"pairs of holders were at work at once": e.Counts.Overlaps, "tokens did not rise": e.Counts.Disorders, "short runs of the command failed": e.Command[1],
@@ -71,7 +72,7 @@ func (e *EngineReport) judgeCurves(curves bool) {
 	if e.Counts.Granted == 0 {
 		e.Broken = append(e.Broken, "nobody was granted a lock")
 	}
-	var since float64 // when a lock was granted last, in hours
+	var since float64 // time of the last grant, in hours
 	for i, s := range e.Samples {
 		if i > 0 && s.Counts.Granted == e.Samples[i-1].Counts.Granted {
 			if s.Hours-since > standstill.Hours() {
@@ -89,7 +90,7 @@ func (e *EngineReport) judgeCurves(curves bool) {
 	}
 }
 
-// curveOf returns the curve of one figure. It has no points if the engine has no such figure.
+// curveOf returns the curve of one figure, without points if the engine lacks the figure.
 func (e *EngineReport) curveOf(f figure) (c curve) {
 	for _, s := range e.Samples {
 		if v, ok := s.Figures[f.name]; ok {
@@ -109,7 +110,7 @@ func (r *Report) Passed() bool {
 	return len(r.Engines) > 0
 }
 
-// Text is the report for people.
+// Text returns the report for people.
 func (r *Report) Text() string {
 	var b strings.Builder
 	for _, e := range r.Engines {
@@ -164,7 +165,7 @@ func (e *EngineReport) writeText(b *strings.Builder, judged bool) {
 	w.Flush()
 }
 
-// formatValue prints a value of a figure.
+// formatValue formats a value of a figure.
 func (f figure) formatValue(v float64) string {
 	if f.bytes {
 		return fmt.Sprintf("%.1f MB", v/mb)

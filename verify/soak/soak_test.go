@@ -14,7 +14,7 @@ import (
 	drivers "github.com/holdfast-go/holdfast/memory"
 )
 
-// TestMain is a client process where it was started as one.
+// TestMain runs a client if this process was started as one.
 func TestMain(m *testing.M) {
 	if text := os.Getenv(orderVariable); text != "" {
 		tempo.Adopt()
@@ -95,7 +95,7 @@ func TestEveryProcessSeesTwoHolders(t *testing.T) {
 		t.Fatal(err1, err2)
 	}
 	c := newClient(t)
-	first, second := acquireLock(t, c, "a"), acquireLock(t, c, "b") // the board is told that both are of one lock
+	first, second := acquireLock(t, c, "a"), acquireLock(t, c, "b") // both use the same cell, as if of one lock
 	leave := one.enterCell(0, first)
 	leave()
 	if two.enterCell(0, second); two.overlaps.Load() != 0 {
@@ -109,7 +109,7 @@ func TestEveryProcessSeesTwoHolders(t *testing.T) {
 	}
 }
 
-// newClient returns a client of a driver whose tokens begin anew for each lock.
+// newClient returns a client of a driver whose tokens start again for each lock.
 func newClient(t *testing.T) *holdfast.Client {
 	t.Helper()
 	c, err := holdfast.New(drivers.New(1), nil)

@@ -16,8 +16,8 @@ import (
 type plan struct {
 	length    time.Duration
 	engines   []engine
-	rate      float64 // locks a second, of each engine
-	handovers float64 // of PostgreSQL, in the whole run
+	rate      float64 // locks per second, per engine
+	handovers float64 // hand-overs on PostgreSQL in the whole run
 	command   bool    // the command runs beside the clients of the first engine
 	out       string
 	logs      io.Writer
@@ -26,20 +26,21 @@ type plan struct {
 // sampleInterval returns the time between two samples.
 func (p *plan) sampleInterval() time.Duration { return max(p.length/120, 2*time.Second) }
 
-// faultEvery is the samples between two faults. Every other fault kills a client.
+// faultEvery is the number of samples between two faults. Every second fault kills a client.
 const faultEvery = 5
 
-// relayShape returns the number of names of the relay, and the time between two hand-overs of each, for so many hand-overs a second.
+// relayShape returns the number of names in the relay, and the time between two hand-overs of each, for this
+// rate of hand-overs.
 func relayShape(rate float64) (names int, beat time.Duration) {
 	names = min(max(int(rate/5), 1), mostHot)
 	return names, time.Duration(float64(names) / rate * float64(time.Second))
 }
 
-// sample has the figures of one moment.
+// sample has the figures at one time.
 type sample struct {
 	Hours   float64            `json:"hours"`
 	Figures map[string]float64 `json:"figures"`
-	Counts  state              `json:"counts"` // since the begin, of all clients
+	Counts  state              `json:"counts"` // of all clients, since the start
 }
 
 // watched is a soak of one engine.
@@ -49,19 +50,19 @@ type watched struct {
 	service *service
 	beside  *beside // nil: none
 	order   order
-	stays   *process // it lives through the run
-	falls   *process // it is killed again and again
+	stays   *process // lives through the run
+	falls   *process // is killed repeatedly
 	fallen  int
-	before  state // of the killed processes
+	before  state // counts of the killed processes
 	faults  int
 	began   time.Time
 
 	samples  []sample
-	missed   int // samples: a server did not answer
+	missed   int // samples without an answer of a server
 	troubles []string
 }
 
-// startEngine starts the servers of an engine and its clients. After an error nothing is left behind.
+// startEngine starts the servers of an engine and its clients. After an error it leaves nothing behind.
 func (p *plan) startEngine(ctx context.Context, n int) (w *watched, err error) {
 	w = &watched{plan: p, engine: p.engines[n]}
 	if w.service, err = w.engine.start(ctx); err != nil {
@@ -77,7 +78,7 @@ func (p *plan) startEngine(ctx context.Context, n int) (w *watched, err error) {
 			return nil, err
 		}
 	}
-	// Half of the rate is hand-overs, and half is all else; each of the two processes has a half of that.
+	// Half of the rate is hand-overs, and half is the rest; each of the two processes has half of both.
 	handovers := p.rate / 2
 	if w.engine.name == "postgres" {
 		handovers = p.handovers / p.length.Seconds()
@@ -96,7 +97,7 @@ func (p *plan) startEngine(ctx context.Context, n int) (w *watched, err error) {
 	return w, nil
 }
 
-// launchClient starts a client under a name that was never used.
+// launchClient starts a client under a new name.
 func (w *watched) launchClient() (*process, error) {
 	o := w.order
 	o.Name = fmt.Sprintf("client%d", w.fallen)
@@ -131,7 +132,7 @@ func (w *watched) noteTrouble(what string, err error) {
 	}
 }
 
-// takeSample notes how all is, unless a server does not answer, which after a fault may elect a leader.
+// takeSample records the figures, unless a server does not answer, as during an election after a fault.
 func (w *watched) takeSample(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -165,7 +166,7 @@ func (w *watched) takeSample(ctx context.Context) {
 	w.samples = append(w.samples, s)
 }
 
-// causeFault kills a client, or strikes a server.
+// causeFault kills a client, or causes a fault of a server.
 func (w *watched) causeFault(ctx context.Context) {
 	w.faults++
 	if w.service.fault != nil && w.faults%2 == 0 {
@@ -185,7 +186,7 @@ func (w *watched) causeFault(ctx context.Context) {
 	w.falls = next
 }
 
-// addCounts adds up what two processes have done.
+// addCounts returns the sum of two states.
 func (a state) addCounts(b state) state {
 	sum := state{
 		Granted: a.Granted + b.Granted, HandedOver: a.HandedOver + b.HandedOver, GivenUp: a.GivenUp + b.GivenUp, Failed: a.Failed + b.Failed,
@@ -197,7 +198,7 @@ func (a state) addCounts(b state) state {
 	return sum
 }
 
-// stopAll ends clients and servers.
+// stopAll stops clients and servers.
 func (w *watched) stopAll() (errs error) {
 	for _, p := range []*process{w.stays, w.falls} {
 		if p != nil {

@@ -21,34 +21,35 @@ import (
 	"github.com/holdfast-go/holdfast/verify/sim"
 )
 
-// A run of the simulation becomes a sequence of records, which TraceHoldfast.tla reads in the module Recorded.
+// A run of the simulation becomes a sequence of records, which TraceHoldfast.tla reads from the module
+// Recorded.
 
 const (
 	traceHoldfast = "TraceHoldfast"
-	attempts      = 6 // ids of a run that acquire; it is followed until one more begins
-	adopters      = 2 // ids of a run that adopt; it is followed until one more begins
+	attempts      = 6 // maximal number of acquiring ids in a followed run
+	adopters      = 2 // maximal number of adopting ids in a followed run
 )
 
-// ticksOf returns the ticks of the specification, a millisecond each, for which a lock of that TTL lasts. The
-// slowest client and the fastest node of the simulation are off by a 201st, so a client trusts a lease of ttl
-// for at most ttl*0.99495 - 2.01 ms, and a node keeps it for at least ttl*0.99505. The result is between the
-// two, and Drift is none.
+// ticksOf returns the ticks of the specification, of a millisecond each, for a lock with that TTL. The slowest
+// client and the fastest node of the simulation are off by 1/201, so a client trusts a lease of ttl for at
+// most ttl*0.99495 - 2.01 ms, and a node keeps it for at least ttl*0.99505. The result is between the two, so
+// Drift can be 0.
 func ticksOf(ttl int64) int64 { return ttl*995/1000/ms - 1 }
 
 const ms = int64(time.Millisecond)
 
-// recorded is a run in the words of the specification.
+// recorded is a run in the terms of the specification.
 type recorded struct {
 	seed  uint64
-	place int // index among the runs that TLC takes, for a test
+	place int // index among the runs for TLC
 	class sim.Class
 	set   group
 	ttl   int64   // ns
-	ttls  []int64 // of renewals, in ticks
+	ttls  []int64 // TTLs of renewals, in ticks
 	steps []string
 }
 
-// group is a group of runs that TLC reads with one configuration.
+// group is a set of runs that TLC reads with one configuration.
 type group struct {
 	nodes  int
 	adopts bool
@@ -64,7 +65,7 @@ func (g group) String() string {
 	return fmt.Sprintf("%d nodes", g.nodes)
 }
 
-// translate translates the record of a run.
+// translate converts the record of a run.
 func translate(seed uint64, class sim.Class, r *sim.Record) recorded {
 	t := translation{record: r, ids: make(map[string]int), at: make(map[int]int)}
 	t.steps = t.followedSteps()
@@ -81,18 +82,18 @@ func translate(seed uint64, class sim.Class, r *sim.Record) recorded {
 	return recorded{seed: seed, class: class, ttl: r.TTL, ttls: slices.Sorted(maps.Keys(t.renewalTTLs())), steps: t.out}
 }
 
-// translation is the work on one record.
+// translation is the state of translate.
 type translation struct {
 	record *sim.Record
-	steps  []sim.Step     // steps to be followed
-	ids    map[string]int // of owners
-	at     map[int]int    // index of each step in out
-	least  int64          // token from which others are counted
-	now    int64          // ticks
+	steps  []sim.Step     // steps to follow
+	ids    map[string]int // ids of owners
+	at     map[int]int    // index of each step in the output
+	least  int64          // base of relative tokens
+	now    int64          // current time, in ticks
 	out    []string
 }
 
-// followedSteps returns the steps until more ids begin than are followed.
+// followedSteps returns the steps up to the limit of ids.
 func (t *translation) followedSteps() []sim.Step {
 	left := map[bool]int{false: attempts, true: adopters}
 	for i, s := range t.record.Steps {
@@ -105,8 +106,7 @@ func (t *translation) followedSteps() []sim.Step {
 	return t.record.Steps
 }
 
-// numberOwners gives each owner an id: in the order of the stamps, and adopters last. Tokens are counted from
-// the first floor.
+// numberOwners numbers the owners by stamp, with adopters last. Tokens are counted from the first floor.
 func (t *translation) numberOwners() {
 	var begun []sim.Step
 	for _, s := range t.steps {
@@ -141,7 +141,7 @@ func (t *translation) renewalTTLs() map[int64]bool {
 	return found
 }
 
-// field is a field of a record. Its value is a number, or a text as TLA+ has it.
+// field is a field of a record. Its value is a number, or a text in TLA+ notation.
 type field struct {
 	name  string
 	value any
@@ -175,7 +175,7 @@ func (t *translation) ownerSet(owners []string) string {
 	return "{" + strings.Join(ids, ", ") + "}"
 }
 
-// trustField returns how long the client still trusts the lease.
+// trustField returns the time for which the client still trusts the lease.
 func (t *translation) trustField(s sim.Step) field {
 	if s.Trust == 0 {
 		return field{"trust", 0}
@@ -239,7 +239,7 @@ func (t *translation) translateStep(s sim.Step) {
 	}
 }
 
-// writeExecution writes how a node executes a request.
+// writeExecution writes the execution of a request by a node.
 func (t *translation) writeExecution(s sim.Step, ask, says string, token int64) {
 	owner := "0"
 	if s.Lock.Owner != "" {
@@ -255,7 +255,7 @@ func (t *translation) writeExecution(s sim.Step, ask, says string, token int64) 
 		field{"keeps", (s.At+s.Keeps)/ms - s.At/ms}, field{"heard", "FALSE"})
 }
 
-// requestName returns the request in the words of the specification.
+// requestName returns the request in the terms of the specification.
 func requestName(ask *quorum.Ask) string {
 	switch {
 	case ask.Restore:
@@ -271,7 +271,7 @@ var answerNames = map[quorum.Kind]string{
 	quorum.NotMine: "not mine", quorum.Freed: "freed", quorum.Failed: "failed",
 }
 
-// markHeard marks the steps whose answer or wake-up is heard later.
+// markHeard marks the steps whose answer or wake-up arrives later.
 func (t *translation) markHeard() {
 	for _, s := range t.steps {
 		if s.Kind == sim.Hears || s.Kind == sim.Wakes {
@@ -281,8 +281,8 @@ func (t *translation) markHeard() {
 	}
 }
 
-// tracedClasses returns the classes of faults that the specification has. The simulation also sets clocks,
-// and brings nodes back with older data and an older queue, which the specification lacks.
+// tracedClasses returns the classes of faults that the specification covers. It lacks clock jumps and nodes
+// with older data, which the simulation has.
 func tracedClasses() []sim.Class {
 	network := []sim.Fault{sim.Break, sim.Break, sim.Slow, sim.Cut, sim.Twice}
 	clients := []sim.Fault{sim.Sleep, sim.Sleep, sim.Die}
@@ -304,7 +304,7 @@ func recordRun(seed uint64, rules sim.Rules) recorded {
 	class := classes[seed%uint64(len(classes))]
 	turn := seed / uint64(len(classes))
 	g := group{nodes: 3, adopts: turn%5 == 4}
-	if turn%5 == 3 && !class.Has(sim.Wipe) { // the specification has a single server that forgets only as one that fails over
+	if turn%5 == 3 && !class.Has(sim.Wipe) { // in the specification a single server forgets only by a failover
 		g.nodes = 1
 	}
 	var r sim.Record
@@ -389,7 +389,7 @@ func (r rejectedRun) String() string {
 	return fmt.Sprintf("seed %d (%s, %d nodes): step %d of %d: %s", r.run.seed, r.run.class.Name, r.run.set.nodes, r.step, len(r.run.steps), r.run.steps[r.step-1])
 }
 
-// followRuns has TLC follow the runs of the seeds, and prints how many steps it took. A rejected run is an
+// followRuns makes TLC follow the runs of the seeds, and prints the number of steps. A rejected run is an
 // error.
 func (s settings) followRuns(ctx context.Context, checker, folder string, out io.Writer) error {
 	groups := make(map[group][]recorded)
@@ -415,8 +415,8 @@ func (s settings) followRuns(ctx context.Context, checker, folder string, out io
 	return errors.Join(wrong...)
 }
 
-// checkRuns has TLC take the runs, which are of one group, and returns the rejected ones. With promised, for
-// runs of the code as it is, the promises must hold in each state.
+// checkRuns makes TLC follow the runs of one group and returns the rejected ones. With promised, for runs of
+// the unchanged code, the promises must hold in each state.
 func (s settings) checkRuns(ctx context.Context, checker, folder string, runs []recorded, promised bool) ([]rejectedRun, time.Duration, error) {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return nil, 0, err
@@ -451,10 +451,10 @@ func (s settings) checkRuns(ctx context.Context, checker, folder string, runs []
 	}
 }
 
-// progress matches the line that TLC prints for each step of a run that it takes.
+// progress matches the line that TLC prints for each step of a run.
 var progress = regexp.MustCompile(`(?m)^<<(\d+), (\d+)>>$`)
 
-// rejectedRuns returns the runs of which TLC has not taken every step.
+// rejectedRuns returns the runs of which TLC did not take every step.
 func rejectedRuns(runs []recorded, text []byte) []rejectedRun {
 	taken := make([]int, len(runs))
 	for _, m := range progress.FindAllSubmatch(text, -1) {

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/verify/sim"
 )
 
-// checkerOf returns the path of TLC. Without java or mvn the test is skipped, unless all servers are required.
+// checkerOf returns the path of TLC. Without java or mvn it skips the test, unless all servers are required.
 func checkerOf(t *testing.T) string {
 	t.Helper()
 	checker, err := findTLC()
@@ -25,7 +25,7 @@ func checkerOf(t *testing.T) string {
 	return checker
 }
 
-// takeRuns runs settings.checkRuns for a test.
+// takeRuns calls checkRuns for a test.
 func takeRuns(t *testing.T, runs []recorded, promised bool) []rejectedRun {
 	t.Helper()
 	refused, took, err := settings{source: source}.checkRuns(t.Context(), checkerOf(t), t.TempDir(), runs, promised)
@@ -47,7 +47,7 @@ func firstRuns(n int, g group, rules sim.Rules) []recorded {
 	return runs
 }
 
-// runsThatDiffer returns runs of a group that the missing rules change.
+// runsThatDiffer returns runs of a group that change without the rules in off.
 func runsThatDiffer(n int, g group, off sim.Rules, from uint64) []recorded {
 	var runs []recorded
 	for seed := from; len(runs) < n && seed < from+100; seed++ {
@@ -58,7 +58,8 @@ func runsThatDiffer(n int, g group, off sim.Rules, from uint64) []recorded {
 	return runs
 }
 
-// breakRun returns the run with one text replaced in the first step that has it, and the number of that step.
+// breakRun replaces a text in the first step that contains it. It returns the changed run and the number of
+// that step.
 func breakRun(r recorded, old, changed string) (recorded, int) {
 	i := slices.IndexFunc(r.steps, func(step string) bool { return strings.Contains(step, old) })
 	r.steps = slices.Clone(r.steps)
@@ -66,13 +67,13 @@ func breakRun(r recorded, old, changed string) (recorded, int) {
 	return r, i + 1
 }
 
-// The check can fail: it accepts the runs as they were, and rejects each run that is changed by hand, in the changed step.
+// The check accepts the original runs, and rejects each run that was edited by hand, at the edited step.
 func TestCodeRunsMatchSpecification(t *testing.T) {
 	rig.Nightly(t, "spec")
 	t.Parallel()
 	runs := firstRuns(16, group{nodes: 3}, sim.Rules{})
 	whole := len(runs)
-	want := make(map[int]int) // by run, the step at which it is rejected
+	want := make(map[int]int) // by run: step at which it must be rejected
 	for _, change := range [][2]string{
 		{`says |-> "granted"`, `says |-> "denied"`},
 		{`says |-> "kept"`, `says |-> "not mine"`},
@@ -106,13 +107,14 @@ func TestCodeRunsMatchSpecification(t *testing.T) {
 	}
 }
 
-// Without a rule of the protocol some run is rejected, at a step to which the rule applies: one with this text.
+// Without a rule of the protocol some run is rejected, at a step to which the rule applies: one with this
+// text.
 func TestRunWithoutRuleIsRejected(t *testing.T) {
 	rig.Nightly(t, "spec")
 	t.Parallel()
 	type without struct {
 		rules sim.Rules
-		from  uint64 // a seed: the rule makes no difference in most of those before
+		from  uint64 // first seed to try: the rule rarely matters in earlier ones
 		step  string
 	}
 	rules := map[string]without{

@@ -50,18 +50,18 @@ func main() {
 	}
 }
 
-// settings are the choices of the command line.
+// settings are the flags of the command line.
 type settings struct {
 	short    bool
 	only     *regexp.Regexp
 	source   string // folder of the modules
-	out      string // folder of configurations and traces; empty: not kept
-	again    bool   // results in out are not computed again
+	out      string // folder for configurations and traces; empty: not kept
+	again    bool   // reuse results in out
 	traces   bool
 	coverage bool
-	page     string // path of the page with the tables; empty: they are printed
+	page     string // path of the page with the tables; empty: print them
 	atOnce   int
-	runs     uint64 // not 0: TLC follows the simulation's runs of so many seeds, and checks no row
+	runs     uint64 // number of simulation runs to follow instead of checking rows; 0: none
 }
 
 func parseFlags(args []string, errs io.Writer) (settings, error) {
@@ -127,7 +127,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	}
 	running.Wait()
 	err = checkResults(chosen, results)
-	if s.page == "" || err == nil { // a page keeps its tables until a whole run has better ones
+	if s.page == "" || err == nil { // only a complete run replaces the page's tables
 		err = errors.Join(err, writePage(s.page, renderTables(chosen, results), out))
 	}
 	if s.traces {
@@ -139,7 +139,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	return err
 }
 
-// unusedActions returns the actions that none of the rows has taken.
+// unusedActions returns the actions that no row has taken.
 func unusedActions(results []result) []string {
 	taken := make(map[string]bool)
 	for _, got := range results {
@@ -182,7 +182,7 @@ func findTLC() (string, error) {
 	return jars[0], nil
 }
 
-// checkRow has TLC check one row, in a folder of its own.
+// checkRow makes TLC check one row, in its own folder.
 func checkRow(ctx context.Context, checker string, s settings, folder string, r row) result {
 	module, err := os.ReadFile(filepath.Join(s.source, r.module+".tla"))
 	if err != nil {
@@ -215,7 +215,7 @@ func checkRow(ctx context.Context, checker string, s settings, folder string, r 
 	return got
 }
 
-// reportPath returns the path of TLC's output for the row of that folder.
+// reportPath returns the path of TLC's output for a row's folder.
 func reportPath(folder string) string { return filepath.Join(folder, "tlc.txt") }
 
 // hasText reports whether the file has that text.
@@ -224,9 +224,9 @@ func hasText(path string, text []byte) bool {
 	return err == nil && bytes.Equal(old, text)
 }
 
-// runTLC runs TLC. The report gets its output as it comes, for people who wait, and then the time it took.
+// runTLC runs TLC. The report gets its output as it arrives, for people who wait, and then the time.
 func (s settings) runTLC(ctx context.Context, checker, folder string, r row) error {
-	effort := "-XX:TieredStopAtLevel=1" // a row of seconds would spend them in Java's second compiler
+	effort := "-XX:TieredStopAtLevel=1" // short rows would spend their time in Java's second compiler
 	if r.long {
 		effort = "-XX:TieredStopAtLevel=4"
 	}

@@ -14,13 +14,13 @@ import (
 
 // result is TLC's result for a row.
 type result struct {
-	states   string // visited, with repetitions
+	states   string // visited states, with repetitions
 	distinct string
-	depth    int    // of the whole exploration, or steps to the violation
-	broken   string // the invariant that is violated
+	depth    int    // depth of the exploration, or steps to the violation
+	broken   string // the violated invariant
 	trace    []string
-	actions  map[string]bool // actions of the module, and whether a step of the row takes them; empty after a violation
-	took     time.Duration   // time of one processor
+	actions  map[string]bool // by action: a step of the row takes it; empty after a violation
+	took     time.Duration   // processor time
 	err      error           // TLC did not finish
 }
 
@@ -33,13 +33,13 @@ var (
 	finished = "Model checking completed. No error has been found."
 )
 
-// withoutItsRule is the action that happens only if its rule is switched off.
+// withoutItsRule is the action that happens only if its rule is turned off.
 const withoutItsRule = "Holdfast.LateWakeUp"
 
 // tookMark precedes the time in the report of a row.
 const tookMark = "processor time: "
 
-// parseReport reads TLC's output, and the time behind it.
+// parseReport parses TLC's output, and the time after it.
 func parseReport(text string) result {
 	var r result
 	all := counts.FindAllStringSubmatch(text, -1)
@@ -101,7 +101,7 @@ func renderTables(chosen []row, results []result) string {
 		renderTable(&broken, "| configuration | promise | distinct states | steps | time | result |\n|---|---|---:|---:|---:|---|\n")
 }
 
-// renderTable returns a table, or "" if it has no lines.
+// renderTable returns a table, or "" without lines.
 func renderTable(lines *strings.Builder, head string) string {
 	if lines.Len() == 0 {
 		return ""
@@ -109,9 +109,8 @@ func renderTable(lines *strings.Builder, head string) string {
 	return head + lines.String() + "\n"
 }
 
-// renderTraces returns the shortest traces to the violations. A line is a step: an action of the
-// specification and its changes, of nodes n1 to n3, of attempts a to c, of the sent requests, and of the
-// rest.
+// renderTraces returns the shortest traces to the violations. Each line is a step: an action of the
+// specification and its changes, of nodes n1 to n3, of attempts a to c, of the sent requests, and of the rest.
 func renderTraces(chosen []row, results []result) string {
 	var page strings.Builder
 	for i, r := range chosen {

@@ -11,17 +11,17 @@ import (
 // row is one configuration of a module, with its expected result.
 type row struct {
 	name   string
-	module string    // without its ending
-	set    constants // of the module
+	module string    // name without extension
+	set    constants // constants of the module
 	holds  string    // the invariants that must hold
-	breaks string    // the invariant that must be violated; "": none, and TLC explores all
-	long   bool      // left out by -short
+	breaks string    // the invariant that must be violated; "": none, TLC explores everything
+	long   bool      // skipped by -short
 }
 
-// constants are the constants of a module, in the notation of TLC's configuration.
+// constants are the constants of a module, in TLC's notation.
 type constants map[string]string
 
-// with returns c with some constants changed.
+// with returns a copy of c with some constants changed.
 func (c constants) with(changed constants) constants {
 	c = maps.Clone(c)
 	maps.Copy(c, changed)
@@ -44,7 +44,7 @@ func (r row) config() string {
 	case r.module == redlock || r.set["Waiters"]+r.set["Adopters"]+r.set["CutOff"] == "{}{}{}":
 		text.WriteString("SYMMETRY Alike\n")
 	case r.set["CutOff"] == "{}":
-		text.WriteString("SYMMETRY Symmetry\n") // the ids are no longer the same
+		text.WriteString("SYMMETRY Symmetry\n") // without symmetry: the ids differ
 	}
 	invariants := r.breaks
 	if r.holds != "" {
@@ -55,7 +55,7 @@ func (r row) config() string {
 }
 
 const (
-	typeOK    = "TypeOK" // holds in each row that explores all
+	typeOK    = "TypeOK" // holds in each row that explores everything
 	holdfast  = "Holdfast"
 	redlock   = "Redlock"
 	readWrite = "ReadWrite"
@@ -74,20 +74,20 @@ func doing(what ...string) constants {
 	return constants{"Does": "{" + strings.Join(quoted, ", ") + "}"}
 }
 
-// without returns a row with one rule switched off, in a world as small as possible.
+// without returns a row with one rule turned off, in the smallest possible world.
 func without(rule string, r row, breaks string, change constants) row {
 	r.name, r.holds, r.breaks, r.long = "without: "+rule, "", breaks, false
 	r.set = r.set.with(change).with(constants{"Off": fmt.Sprintf("{%q}", rule)})
 	return r
 }
 
-// asSlow returns the row as one that takes more than some seconds.
+// asSlow marks a row that takes more than some seconds.
 func (r row) asSlow() row {
 	r.long = true
 	return r
 }
 
-// inWorld returns a second row without the same rule, in another world.
+// inWorld returns a second row for the same rule, in another world.
 func (r row) inWorld(world string) row {
 	r.name += ", " + world
 	return r
@@ -104,7 +104,8 @@ func specRows() []row {
 	all := "P1 P2 P3 P9 P10"
 	single := sound("1 node, 3 attempts that renew", all, doing("time", "late", "renew").with(constants{"Nodes": one, "Ids": trio, "MaxToken": "4"}))
 	again := sound("1 node, 3 attempts that ask again and renew", all, single.set.with(doing("time", "late", "again", "renew")))
-	// Two quorums of three nodes that meet in one node are the hard case: where time passes, each client reaches two of them.
+	// Two quorums of three nodes that share one node are the hard case: in rows with time, each client reaches
+	// two nodes.
 	meet := constants{"CutOff": two, "TTLs": "{2}"}
 	tick := meet.with(constants{"TTLs": "{1}", "Drift": "0"})
 	attempts := sound("3 nodes, 2 attempts that meet in one", all, doing("time").with(tick))

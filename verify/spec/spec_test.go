@@ -165,7 +165,7 @@ func TestUnfinishedRowFailsRun(t *testing.T) {
 	}
 }
 
-// A stopped run, or a row with a wrong result, leaves the page as it was.
+// A stopped run, or a row with a wrong result, does not change the page.
 func TestPartialRunKeepsPage(t *testing.T) {
 	t.Parallel()
 	checkerOf(t)
@@ -181,7 +181,7 @@ func TestPartialRunKeepsPage(t *testing.T) {
 	}
 }
 
-// The trace has all forms of values that TLC prints.
+// The trace has all kinds of values that TLC prints.
 func TestTraceShowsChangesOfEachStep(t *testing.T) {
 	t.Parallel()
 	const says = `Error: Invariant P3 is violated.

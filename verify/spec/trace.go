@@ -13,10 +13,10 @@ var (
 	variable = regexp.MustCompile(`(?m)^/\\ (\w+) = `)
 )
 
-// hidden are fields that no step reads: they are there for the promises.
+// hidden are fields that no step reads; they exist for the promises.
 var hidden = []string{"before", "ahead", "later"}
 
-// parseTrace returns a line for each step of the trace in TLC's output: the action, and its changes.
+// parseTrace returns a line for each step of the trace in TLC's output: the action and its changes.
 func parseTrace(text string) []string {
 	var lines []string
 	now := make(map[string]string)
@@ -41,8 +41,8 @@ func parseTrace(text string) []string {
 	return lines
 }
 
-// describeChanges describes the differences between two states. Each path is a variable, the key of an entry,
-// and a field.
+// describeChanges describes the differences between two states. A path is a variable, the key of an entry, and
+// a field.
 func describeChanges(before, after map[string]string) string {
 	groups := make(map[string][]string)
 	for path, was := range before {
@@ -72,7 +72,7 @@ func describeChanges(before, after map[string]string) string {
 	return strings.Join(out, "; ")
 }
 
-// parser reads a value as TLC prints it.
+// parser parses a value in TLC's notation.
 type parser struct{ rest string }
 
 // readValue stores the value at each path in the map. An element of a set is a path with an empty text.
@@ -115,7 +115,7 @@ func (p *parser) readValue(path string, into map[string]string) {
 	}
 }
 
-// printedOrder returns the values of an element of a set in the order in which they are printed.
+// printedOrder returns the values of a set's element in the order in which TLC prints them.
 func printedOrder(printed string, element map[string]string) string {
 	if text, plain := element[""]; plain {
 		return text
@@ -132,7 +132,7 @@ func printedOrder(printed string, element map[string]string) string {
 
 func (p *parser) skipSpace() { p.rest = strings.TrimLeft(p.rest, " \n\t") }
 
-// skip skips the text, if it is next.
+// skip skips the text if it is next, and reports whether it was.
 func (p *parser) skip(text string) bool {
 	p.skipSpace()
 	rest, found := strings.CutPrefix(p.rest, text)
@@ -140,7 +140,8 @@ func (p *parser) skip(text string) bool {
 	return found
 }
 
-// readUntil returns the input up to the text, and skips that. The input between has no such bracket itself.
+// readUntil returns the input up to the text, and skips both. The input in between must not contain the text's
+// bracket.
 func (p *parser) readUntil(text string) string {
 	before, after, _ := strings.Cut(p.rest, text)
 	p.rest = after
