@@ -26,7 +26,7 @@ type admits struct {
 	brief   uint8         // clients that restart each second and remember nothing, by bit
 	hits    uint8         // nodes that faults hit, by bit
 	hidden  bool          // nodes hide their run
-	seen    bool          // nodes lose data only after all clients saw them vote in that run and the current one
+	seen    bool          // nodes return only to data of an earlier run, after all clients saw them vote in it and in the current one
 	shows   bool          // the row searches for a node that votes
 	anyTime bool          // clocks of nodes also jump while they keep locks
 	half    bool          // a stage is half of a quarantine
@@ -104,7 +104,7 @@ func (s *setup) setMarker(w *world, n int, marker string) {
 	}
 }
 
-// beginRun begins another run of a node: all connections to it have ended.
+// beginRun starts another run of a node and ends all connections to it.
 func (s *setup) beginRun(w *world, n int) {
 	if w.members == nil {
 		return
@@ -119,7 +119,7 @@ func (s *setup) disconnectAll(w *world, n int) {
 	}
 }
 
-// promoteServer lets the other server of a node that fails over take its place, with the saved data.
+// promoteServer makes the other server of a node that fails over take over, with the saved data.
 func (s *setup) promoteServer(w *world, n int) {
 	if w.members == nil {
 		return
@@ -194,7 +194,7 @@ func (s *setup) isDurable(n int) member.Answer {
 	return member.AnswerOf(s.admits.durable&(1<<n) != 0 || s.mutant.durable)
 }
 
-// observeNode returns a client's present observation of a node.
+// observeNode returns a client's current observation of a node.
 func (s *setup) observeNode(w *world, c, n int) member.Observation {
 	o := member.Observation{
 		Marker: w.members.nodes[n].marker, Name: nodeNames[n], Run: s.runOf(w, n),
@@ -222,14 +222,14 @@ func (s *setup) observeNode(w *world, c, n int) member.Observation {
 	return o
 }
 
-// markerField returns the value of name in a marker.
+// markerField returns the value of a field in a marker.
 func markerField(marker, name string) string {
 	_, text, _ := strings.Cut(marker, " "+name+"=")
 	text, _, _ = strings.Cut(text, " ")
 	return text
 }
 
-// lookAtNode lets a client observe a node and decide, as the gate of package redis does.
+// lookAtNode makes a client observe a node and decide, as the gate of package redis does.
 func (s *setup) lookAtNode(w *world, c, n int) {
 	v := &w.members.clients[c][n]
 	marker := w.members.nodes[n].marker
@@ -258,7 +258,7 @@ func (s *setup) lookAtNode(w *world, c, n int) {
 	}
 }
 
-// decideVote decides about a node, and answers whether it is durable if the verdict asks.
+// decideVote decides about a node. If the verdict asks whether the node is durable, it answers that.
 func (s *setup) decideVote(v *view, o member.Observation, c, n int) (verdict member.Verdict) {
 	r, admitted := s.rulesOf(c), v.state.Admitted
 	if s.mutant.forgets {
@@ -277,7 +277,7 @@ func (s *setup) isOpen(w *world, c, n int) bool {
 	return w.members == nil || w.members.clients[c][n].open
 }
 
-// onlyKeeps reports whether client c may keep its locks on node n, but get no other lock there.
+// onlyKeeps reports whether client c may keep its locks on node n but get no other lock there.
 func (s *setup) onlyKeeps(w *world, c, n int) bool {
 	return w.members != nil && w.members.clients[c][n].stay
 }
@@ -296,12 +296,12 @@ func (s *setup) mayBegin(w *world, c int) bool {
 	return open >= quorum.Majority(int(w.clients[c].claim.N))
 }
 
-// markerMatches reports whether the marker of a node is the one that goes with a request.
+// markerMatches reports whether a node has the marker that goes with a request.
 func (s *setup) markerMatches(w *world, n int, proof string) bool {
 	return w.members == nil || s.mutant.noProof || !s.admits.rules.Guarded() || w.members.nodes[n].marker == proof
 }
 
-// admitsRequest reports whether a node executes a client's request. Otherwise the client hangs up.
+// admitsRequest reports whether a node executes a client's request. If not, the client disconnects.
 func (s *setup) admitsRequest(w *world, c, n int, kind quorum.AskKind) bool {
 	switch {
 	case w.members == nil:
@@ -327,7 +327,7 @@ func (s *setup) admitsRequest(w *world, c, n int, kind quorum.AskKind) bool {
 	return false
 }
 
-// memberMoves adds the moves of clients that look at nodes, and the faults that concern admission alone.
+// memberMoves adds the moves of clients that observe nodes, and the faults of admission.
 func (s *setup) memberMoves(w *world, add func(k kind, client, node, index int)) {
 	for c := range s.clients {
 		for n := range s.nodes {
@@ -376,7 +376,7 @@ func (s *setup) memberMoves(w *world, add func(k kind, client, node, index int))
 	}
 }
 
-// mayRewind reports whether a node may go back to older data.
+// mayRewind reports whether a node may return to older data.
 func (s *setup) mayRewind(w *world, n int) bool {
 	if !s.isHit(n) || s.admits == nil || !s.admits.seen {
 		return s.isHit(n)
@@ -437,7 +437,7 @@ func (s *setup) applyMember(w *world, m move) (broken string) {
 // ever votes.
 const nodeVotes = "the node votes again"
 
-// normalizeMembers brings irrelevant differences to one form.
+// normalizeMembers replaces irrelevant differences by one form.
 func (s *setup) normalizeMembers(w *world) {
 	for c := range s.clients {
 		if w.clients[c].life > running {
@@ -454,7 +454,7 @@ func (s *setup) normalizeMembers(w *world) {
 	}
 }
 
-// encodeMember encodes the memory of a node and the clients about its admission.
+// encodeMember encodes what a node and the clients remember about its admission.
 func (s *setup) encodeMember(w *world, n int, b []byte) []byte {
 	text := func(t string) { b = append(append(b, t...), '|') }
 	m := &w.members.nodes[n]
