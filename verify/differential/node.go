@@ -23,9 +23,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// Call is one script with its arguments. TTL and MinHold are in milliseconds; Clock, Stamp, Token, Least and
-// Restore are those of the protocol. Marker is the marker with which the client was admitted, "" if it does
-// not matter, and Set the node's marker.
+// Call is one script with its arguments. TTL and MinHold are in milliseconds; the protocol defines Clock, Stamp,
+// Token, Least and Restore. The client was admitted with Marker, "" if it does not matter; Set has the node's
+// marker.
 type Call struct {
 	Script  string
 	Owner   string

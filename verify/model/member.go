@@ -39,7 +39,7 @@ type members struct {
 	clocks  [maxClients]int64 // lead of a client's wall clock, µs
 }
 
-// memory is what a node remembers.
+// memory has the facts that a node remembers.
 type memory struct {
 	marker, saved string
 	run           uint8 // number of the run, of one server or of two that take turns
@@ -48,7 +48,7 @@ type memory struct {
 	ahead         int64 // lead of its clock, µs
 }
 
-// view is what a client knows of a node.
+// view has the facts that a client knows of a node.
 type view struct {
 	state      member.State
 	open       bool   // the client may send requests
