@@ -132,6 +132,7 @@ func TestReleaseAwaitsTurnWhileOthersAreAnswered(t *testing.T) {
 		if took, err := release(10, errSilent); !errors.Is(err, driver.ErrUnavailable) || took > 3*time.Second {
 			t.Errorf("behind ten requests without an answer: %v after %v", err, took)
 		}
+		time.Sleep(10 * time.Second) // until each has ended
 		calls.Close()
 	})
 }
