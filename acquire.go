@@ -111,8 +111,8 @@ func (c *Client) nestHold(ctx context.Context, outer *holder.Hold, key string, k
 	wanted := cmp.Or(opts, &AcquireOptions{})
 	return c.keeper.Nest(ctx, outer, key, func(o *holder.Options, its holder.Kind, place holder.Place) (bool, error) {
 		switch {
-		case isSide(its) != isSide(k) || isSide(k) && isReader(its) != isReader(k):
-			return false, errUpgrade(its, k)
+		case isReaderOrWriter(its) != isReaderOrWriter(k) || isReaderOrWriter(k) && isReader(its) != isReader(k):
+			return false, upgradeError(its, k)
 		case (its == nil) != (k == nil): // a plain lock and a semaphore with the same name
 			return false, nil
 		case !wanted.Reentrant:
@@ -157,18 +157,18 @@ func (c *Client) explainEnd(caller context.Context, a *holder.Call, err error) e
 	}
 	last := driverkit.ObstacleIn(err)
 	if end, ok := a.Wait.Deadline(); ok && last != nil && time.Since(end) >= pace.Standstill() {
-		last = &formerError{last, time.Since(end)}
+		last = &outdatedObstacle{last, time.Since(end)}
 		err = driverkit.WithObstacle(context.DeadlineExceeded, last)
 	}
 	if caller.Err() == nil { // Wait ended the call, not the caller's context
-		return cmp.Or(last, c.tooShort())
+		return cmp.Or(last, c.waitTooShortError())
 	}
 	return err
 }
 
-// tooShort returns the error for a Wait that ended before any answer. It names the nodes that were asked:
+// waitTooShortError returns the error for a Wait that ended before any answer. It names the nodes that were asked:
 // either Wait is too short or these nodes are slow.
-func (c *Client) tooShort() error {
+func (c *Client) waitTooShortError() error {
 	text := "the wait ended before an answer came"
 	var names []string
 	for _, n := range c.Nodes() {
@@ -180,14 +180,14 @@ func (c *Client) tooShort() error {
 	return &UnavailableError{Err: errors.New(text)}
 }
 
-// formerError is an obstacle that the client met before this process stood still. It matches the same sentinel
+// outdatedObstacle is an obstacle that the client met before this process stood still. It matches the same sentinel
 // error, but names no holder and no node, because they may have changed since.
-type formerError struct {
+type outdatedObstacle struct {
 	obstacle error
 	late     time.Duration // time from the end of the wait until the process ran again
 }
 
-func (e *formerError) Error() string {
+func (e *outdatedObstacle) Error() string {
 	before := "the service did not answer"
 	if errors.Is(e.obstacle, ErrHeld) {
 		before = "the lock was " + e.obstacle.Error()
@@ -195,6 +195,6 @@ func (e *formerError) Error() string {
 	return fmt.Sprintf("this process stood still until %v after the end of its wait; before that, %s; try again", e.late.Round(time.Millisecond), before)
 }
 
-func (e *formerError) Is(target error) bool {
+func (e *outdatedObstacle) Is(target error) bool {
 	return (target == ErrHeld || target == ErrUnavailable) && errors.Is(e.obstacle, target)
 }

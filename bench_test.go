@@ -59,7 +59,7 @@ func BenchmarkThousandWaiters(b *testing.B) {
 		var all sync.WaitGroup
 		for range 1000 {
 			all.Go(func() {
-				if err := c.Do(b.Context(), "k", nil, noWork); err != nil {
+				if err := c.Do(b.Context(), "k", nil, doNoWork); err != nil {
 					b.Error(err)
 				}
 			})
@@ -76,4 +76,4 @@ func BenchmarkThousandWaiters(b *testing.B) {
 	}
 }
 
-func noWork(context.Context, *holdfast.Lease) error { return nil }
+func doNoWork(context.Context, *holdfast.Lease) error { return nil }

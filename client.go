@@ -37,13 +37,13 @@ type Client struct {
 	closed  chan struct{} // closed once Close has finished
 }
 
-// drivers maps each driver to the open client that uses it.
-var drivers sync.Map // of driver.Driver to *Client
+// clientByDriver maps each driver to the open client that uses it.
+var clientByDriver sync.Map // of driver.Driver to *Client
 
 // reserveDriver records that c uses drv. It returns false if another open client already does.
 func (c *Client) reserveDriver(drv driver.Driver) bool {
 	if v := reflect.ValueOf(drv); v.Kind() == reflect.Pointer && v.Type().Elem().Size() > 0 { // other values cannot be told apart
-		if _, used := drivers.LoadOrStore(drv, c); used {
+		if _, used := clientByDriver.LoadOrStore(drv, c); used {
 			return false
 		}
 	}
@@ -52,9 +52,9 @@ func (c *Client) reserveDriver(drv driver.Driver) bool {
 
 // unreserveDriver removes the record of c.
 func (c *Client) unreserveDriver() {
-	drivers.Range(func(drv, user any) bool {
+	clientByDriver.Range(func(drv, user any) bool {
 		if user == c {
-			drivers.Delete(drv)
+			clientByDriver.Delete(drv)
 		}
 		return true
 	})

@@ -208,10 +208,10 @@ func TestBadArgumentsAreRejectedAndChangeNothing(t *testing.T) {
 	})
 }
 
-// unbounded is a driver that takes any TTL.
-type unbounded struct{ *memory.Driver }
+// anyTTLDriver is a driver that takes any TTL.
+type anyTTLDriver struct{ *memory.Driver }
 
-func (d unbounded) Limits() driver.Limits {
+func (d anyTTLDriver) Limits() driver.Limits {
 	l := d.Driver.Limits()
 	l.MaxTTL = 0
 	return l
@@ -219,7 +219,7 @@ func (d unbounded) Limits() driver.Limits {
 
 func TestOverflowingTTLIsRejected(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
-		c, err := holdfast.New(unbounded{b.drv.Peer()}, nil)
+		c, err := holdfast.New(anyTTLDriver{b.drv.Peer()}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -236,13 +236,13 @@ func TestOverflowingTTLIsRejected(t *testing.T) {
 	})
 }
 
-// adopting is a driver that calls a function of the test during each Adopt.
-type adopting struct {
+// adoptHookDriver is a driver that calls a function of the test during each Adopt.
+type adoptHookDriver struct {
 	*memory.Driver
 	meanwhile func()
 }
 
-func (d *adopting) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error) {
+func (d *adoptHookDriver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error) {
 	defer d.meanwhile()
 	return d.Driver.Adopt(ctx, g)
 }
@@ -250,7 +250,7 @@ func (d *adopting) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, err
 func TestAdoptDuringCloseLeavesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{NoRenew: true, Adoptable: true})
-		drv := &adopting{Driver: b.drv.Peer()}
+		drv := &adoptHookDriver{Driver: b.drv.Peer()}
 		c, err := holdfast.New(drv, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -298,7 +298,7 @@ func TestDriverServesOneClient(t *testing.T) {
 
 func TestDoPanicsWithoutFunction(t *testing.T) {
 	t.Parallel()
-	c, err := holdfast.New(oneNode(), nil)
+	c, err := holdfast.New(newOneNode(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,19 +17,19 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// longWay is a driver with a slow connection. Close cuts the connection, and requests that are sent afterwards
+// slowDriver is a driver with a slow connection. Close cuts the connection, and requests that are sent afterwards
 // are lost.
-type longWay struct {
+type slowDriver struct {
 	*memory.Driver
 	cut atomic.Bool
 }
 
-func (d *longWay) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+func (d *slowDriver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
 	defer passTime(time.Millisecond)
 	return d.Driver.Acquire(ctx, req)
 }
 
-func (d *longWay) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
+func (d *slowDriver) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	passTime(time.Millisecond)
 	if d.cut.Load() {
 		return errors.New("hung up")
@@ -37,22 +37,22 @@ func (d *longWay) Release(ctx context.Context, g driver.Grant, keep time.Duratio
 	return d.Driver.Release(ctx, g, keep)
 }
 
-func (d *longWay) Close() error {
+func (d *slowDriver) Close() error {
 	d.cut.Store(true)
 	return d.Driver.Close()
 }
 
-func (b *bench) openLongWay() *holdfast.Client {
+func (b *bench) openSlowClient() *holdfast.Client {
 	b.t.Helper()
-	c, err := holdfast.New(&longWay{Driver: b.drv.Peer()}, nil)
+	c, err := holdfast.New(&slowDriver{Driver: b.drv.Peer()}, nil)
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	return c
 }
 
-// isEmpty checks that no lock is held and nobody waits.
-func (b *bench) isEmpty() {
+// wantNoLocks checks that no lock is held and nobody waits.
+func (b *bench) wantNoLocks() {
 	b.t.Helper()
 	for st, err := range b.client.List(b.t.Context(), "") {
 		b.t.Errorf("left behind: %+v, %v", st, err)
@@ -72,7 +72,7 @@ func TestClosedClientRejectsInspection(t *testing.T) {
 func TestCloseUnderLoadReleasesEverything(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for range 300 {
-			c := b.openLongWay()
+			c := b.openSlowClient()
 			var all sync.WaitGroup
 			for i := range 4 {
 				all.Go(func() {
@@ -95,16 +95,16 @@ func TestCloseUnderLoadReleasesEverything(t *testing.T) {
 			if err := c.Close(); err != nil {
 				t.Error(err)
 			}
-			b.isEmpty()
+			b.wantNoLocks()
 			all.Wait()
-			b.isEmpty()
+			b.wantNoLocks()
 		}
 	})
 }
 
 func TestShutdownLetsHoldersFinish(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
-		c := b.openLongWay()
+		c := b.openSlowClient()
 		l, elsewhere := b.acquire(c, "k", nil), b.acquire(b.client, "elsewhere", &holdfast.AcquireOptions{Adoptable: true})
 		var waiters sync.WaitGroup
 		for _, key := range []string{"k", "k", "elsewhere"} {
@@ -145,13 +145,13 @@ func TestShutdownLetsHoldersFinish(t *testing.T) {
 			t.Errorf("Shutdown() = %v", err)
 		}
 		b.release(b.acquire(b.client, "k", nil), elsewhere)
-		b.isEmpty()
+		b.wantNoLocks()
 	})
 }
 
 func TestInterruptedShutdownReleasesHeldLocks(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
-		c := b.openLongWay()
+		c := b.openSlowClient()
 		l := b.acquire(c, "k", nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -173,7 +173,7 @@ func TestInterruptedShutdownReleasesHeldLocks(t *testing.T) {
 func TestShutdownAndCloseMayRunTogether(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for range 100 {
-			c := b.openLongWay()
+			c := b.openSlowClient()
 			b.acquire(c, "k", nil)
 			go c.Acquire(t.Context(), "k", nil)
 			var all sync.WaitGroup
@@ -182,7 +182,7 @@ func TestShutdownAndCloseMayRunTogether(t *testing.T) {
 					if err := c.Shutdown(t.Context()); err != nil {
 						t.Errorf("Shutdown() = %v", err)
 					}
-					b.isEmpty()
+					b.wantNoLocks()
 				})
 			}
 			passTime(rand.N(2 * time.Millisecond))
@@ -191,7 +191,7 @@ func TestShutdownAndCloseMayRunTogether(t *testing.T) {
 					if err := c.Close(); err != nil {
 						t.Errorf("Close() = %v", err)
 					}
-					b.isEmpty()
+					b.wantNoLocks()
 				})
 			}
 			all.Wait()

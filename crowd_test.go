@@ -12,9 +12,9 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// wantCrowd checks that MaxWaiters of the given number rejects c at once, and that the error counts the given
+// wantCrowdRejected checks that MaxWaiters of the given number rejects c at once, and that the error counts the given
 // number of other waiters.
-func (b *bench) wantCrowd(c *holdfast.Client, most, others int) {
+func (b *bench) wantCrowdRejected(c *holdfast.Client, most, others int) {
 	b.t.Helper()
 	begin := time.Now()
 	_, err := c.Acquire(b.t.Context(), "k", &holdfast.AcquireOptions{MaxWaiters: most})
@@ -27,9 +27,9 @@ func (b *bench) wantCrowd(c *holdfast.Client, most, others int) {
 	}
 }
 
-// lineUp makes the clients wait for the key, one after the other, with MaxWaiters set to most. leave ends all
+// queueClients makes the clients wait for the key, one after the other, with MaxWaiters set to most. leave ends all
 // waits.
-func (b *bench) lineUp(ctx context.Context, most int, clients ...*holdfast.Client) (leave func()) {
+func (b *bench) queueClients(ctx context.Context, most int, clients ...*holdfast.Client) (leave func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	for _, c := range clients {
@@ -50,15 +50,15 @@ func TestFullQueueRejectsWaiters(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		holder := b.client
 		l := b.acquire(holder, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second})
-		leave := b.lineUp(t.Context(), 3, b.newPeer(), b.newPeer(), b.newPeer()) // each finds fewer than three ahead
+		leave := b.queueClients(t.Context(), 3, b.newPeer(), b.newPeer(), b.newPeer()) // each finds fewer than three ahead
 		for _, c := range []*holdfast.Client{holder, b.newPeer()} {
-			b.wantCrowd(c, 1, 3)
-			b.wantCrowd(c, 3, 3)
+			b.wantCrowdRejected(c, 1, 3)
+			b.wantCrowdRejected(c, 3, 3)
 		}
-		more := b.lineUp(t.Context(), 4, b.newPeer())
-		last := b.lineUp(t.Context(), 0, b.newPeer(), holder)
+		more := b.queueClients(t.Context(), 4, b.newPeer())
+		last := b.queueClients(t.Context(), 0, b.newPeer(), holder)
 		passTime(time.Minute) // waiters keep their positions when others queue behind them
-		b.wantCrowd(holder, 6, 6)
+		b.wantCrowdRejected(holder, 6, 6)
 		b.release(l)
 		passTime(time.Second)
 		leave()
@@ -73,8 +73,8 @@ func TestFullLocalQueueRejectsWaiters(t *testing.T) {
 		other := b.newPeer()
 		for _, holder := range []*holdfast.Client{b.client, other} {
 			l := b.acquire(holder, "k", nil)
-			leave := b.lineUp(t.Context(), 3, other, other, other)
-			b.wantCrowd(other, 3, 3)
+			leave := b.queueClients(t.Context(), 3, other, other, other)
+			b.wantCrowdRejected(other, 3, 3)
 			leave()
 			b.release(l)
 		}

@@ -197,8 +197,8 @@ func TestHeldErrorShowsHoldersNote(t *testing.T) {
 }
 
 func TestHandOverNeedsSameNote(t *testing.T) {
-	var g grants
-	inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
+	var g grantCounter
+	inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.count}}, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Note: "first"})
 		next := make(chan *holdfast.Lease)
 		go func() { next <- b.acquire(b.client, "k", &holdfast.AcquireOptions{Note: "second"}) }()

@@ -42,7 +42,7 @@ func TestForcedHolderLearnsReasonAtOnce(t *testing.T) {
 func TestAlertAloneDoesNotEndLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		drv := &alerting{Driver: memory.New(5)}
+		drv := &alertingDriver{Driver: memory.New(5)}
 		c, err := holdfast.New(drv, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -83,47 +83,47 @@ func TestAlertAloneDoesNotEndLease(t *testing.T) {
 	})
 }
 
-// alerting is a driver whose alerts the test sends. It counts the calls of Check.
-type alerting struct {
+// alertingDriver is a driver whose alerts the test sends. It counts the calls of Check.
+type alertingDriver struct {
 	*memory.Driver
 	alert  func(owner, why string)
 	checks int
 }
 
-func (d *alerting) Alert(fn func(owner, why string)) { d.alert = fn }
+func (d *alertingDriver) Alert(fn func(owner, why string)) { d.alert = fn }
 
-func (d *alerting) Check(ctx context.Context, g driver.Grant) error {
+func (d *alertingDriver) Check(ctx context.Context, g driver.Grant) error {
 	d.checks++
 	return d.Driver.Check(ctx, g)
 }
 
-// meanwhile is an alerting driver that calls the functions before and after around its first Check.
-type meanwhile struct {
-	*alerting
+// checkHookDriver is an alerting driver that calls the functions before and after around its first Check.
+type checkHookDriver struct {
+	*alertingDriver
 	before, after func()
 }
 
-func (d *meanwhile) Check(ctx context.Context, g driver.Grant) error {
+func (d *checkHookDriver) Check(ctx context.Context, g driver.Grant) error {
 	before, after := d.before, d.after
 	d.before, d.after = func() {}, func() {}
 	before()
 	defer after()
-	return d.alerting.Check(ctx, g)
+	return d.alertingDriver.Check(ctx, g)
 }
 
-// aroundAlert sends the holder of a lock an alert with the reason "the first", and calls before and after
+// runAroundAlertCheck sends the holder of a lock an alert with the reason "the first", and calls before and after
 // around the Check that follows. Both get take, which takes the lock away without an alert. The lease has to
 // be lost at once, for the given reason.
-func aroundAlert(t *testing.T, reason string, before, after func(t *testing.T, drv *meanwhile, l *holdfast.Lease, take func())) {
+func runAroundAlertCheck(t *testing.T, reason string, before, after func(t *testing.T, drv *checkHookDriver, l *holdfast.Lease, take func())) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		drv := &meanwhile{alerting: &alerting{Driver: memory.New(5)}}
+		drv := &checkHookDriver{alertingDriver: &alertingDriver{Driver: memory.New(5)}}
 		c, err := holdfast.New(drv, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		l, err := c.Acquire(t.Context(), "k", aMinute)
+		l, err := c.Acquire(t.Context(), "k", minuteTTL)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,12 +142,12 @@ func aroundAlert(t *testing.T, reason string, before, after func(t *testing.T, d
 	})
 }
 
-func doNothing(*testing.T, *meanwhile, *holdfast.Lease, func()) {}
+func noAlertHook(*testing.T, *checkHookDriver, *holdfast.Lease, func()) {}
 
 // Each node sends its alert as soon as it has removed the lock, so the first alert may arrive before a
 // majority has removed it.
 func TestAlertDuringCheckIsCheckedAgain(t *testing.T) {
-	aroundAlert(t, "the second", doNothing, func(_ *testing.T, drv *meanwhile, l *holdfast.Lease, take func()) {
+	runAroundAlertCheck(t, "the second", noAlertHook, func(_ *testing.T, drv *checkHookDriver, l *holdfast.Lease, take func()) {
 		take()
 		drv.alert(l.Owner(), "the second")
 	})
@@ -155,10 +155,10 @@ func TestAlertDuringCheckIsCheckedAgain(t *testing.T) {
 
 // A renewal that was answered before the force-release does not disprove the alert.
 func TestRenewalDuringCheckKeepsForceReason(t *testing.T) {
-	aroundAlert(t, "the first", func(t *testing.T, _ *meanwhile, l *holdfast.Lease, take func()) {
+	runAroundAlertCheck(t, "the first", func(t *testing.T, _ *checkHookDriver, l *holdfast.Lease, take func()) {
 		if err := l.Extend(t.Context(), time.Minute); err != nil {
 			t.Error(err)
 		}
 		take()
-	}, doNothing)
+	}, noAlertHook)
 }

@@ -156,10 +156,10 @@ type eventQueue struct {
 	logger *slog.Logger
 	hurry  chan struct{} // closed by drain, to end the pauses between polls
 
-	mu    sync.Mutex // guards the fields below; locked after the mutex of the keeper
-	queue []queuedEvent
-	told  int           // number of events of queue that are delivered
-	done  chan struct{} // closed when the goroutine ends; nil: no goroutine runs
+	mu        sync.Mutex // guards the fields below; locked after the mutex of the keeper
+	queue     []queuedEvent
+	delivered int           // number of events of queue that are delivered
+	done      chan struct{} // closed when the goroutine ends; nil: no goroutine runs
 }
 
 // queuedEvent is one event, and the number of events that were dropped after it.
@@ -172,12 +172,12 @@ type queuedEvent struct {
 func (h *eventQueue) enqueue(tell func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if n := len(h.queue); n-h.told == maxEvents {
+	if n := len(h.queue); n-h.delivered == maxEvents {
 		h.queue[n-1].dropped++
 		return
 	}
-	if h.told >= maxEvents {
-		h.queue, h.told = slices.Delete(h.queue, 0, h.told), 0
+	if h.delivered >= maxEvents {
+		h.queue, h.delivered = slices.Delete(h.queue, 0, h.delivered), 0
 	}
 	h.queue = append(h.queue, queuedEvent{fn: tell})
 	if h.done == nil {
@@ -215,12 +215,12 @@ func (h *eventQueue) deliverAll() {
 func (h *eventQueue) dequeue(last bool) (first queuedEvent, more bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.told < len(h.queue) {
-		first, h.queue[h.told] = h.queue[h.told], queuedEvent{}
-		h.told++
+	if h.delivered < len(h.queue) {
+		first, h.queue[h.delivered] = h.queue[h.delivered], queuedEvent{}
+		h.delivered++
 		return first, true
 	}
-	h.queue, h.told = h.queue[:0], 0
+	h.queue, h.delivered = h.queue[:0], 0
 	if last {
 		close(h.done)
 		h.queue, h.done = nil, nil

@@ -15,19 +15,19 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// slow is the time that each hook takes.
-const slow = 5 * time.Second
+// hookTime is the time that each hook takes.
+const hookTime = 5 * time.Second
 
 // slowHooks returns hooks that take the time slow.
 func slowHooks() holdfast.Hooks {
 	return holdfast.Hooks{
-		Waiting:  func(holdfast.WaitingEvent) { passTime(slow) },
-		Acquired: func(holdfast.AcquiredEvent) { passTime(slow) },
-		Renewed:  func(holdfast.RenewedEvent) { passTime(slow) },
-		AtRisk:   func(holdfast.AtRiskEvent) { passTime(slow) },
-		Lost:     func(holdfast.LostEvent) { passTime(slow) },
-		Released: func(holdfast.ReleasedEvent) { passTime(slow) },
-		Node:     func(holdfast.NodeEvent) { passTime(slow) },
+		Waiting:  func(holdfast.WaitingEvent) { passTime(hookTime) },
+		Acquired: func(holdfast.AcquiredEvent) { passTime(hookTime) },
+		Renewed:  func(holdfast.RenewedEvent) { passTime(hookTime) },
+		AtRisk:   func(holdfast.AtRiskEvent) { passTime(hookTime) },
+		Lost:     func(holdfast.LostEvent) { passTime(hookTime) },
+		Released: func(holdfast.ReleasedEvent) { passTime(hookTime) },
+		Node:     func(holdfast.NodeEvent) { passTime(hookTime) },
 	}
 }
 
@@ -35,7 +35,7 @@ func slowHooks() holdfast.Hooks {
 type slowLog struct{}
 
 func (slowLog) Enabled(context.Context, slog.Level) bool  { return true }
-func (slowLog) Handle(context.Context, slog.Record) error { passTime(slow); return nil }
+func (slowLog) Handle(context.Context, slog.Record) error { passTime(hookTime); return nil }
 func (l slowLog) WithAttrs([]slog.Attr) slog.Handler      { return l }
 func (l slowLog) WithGroup(string) slog.Handler           { return l }
 
@@ -101,20 +101,20 @@ func TestSlowHookDelaysNoCall(t *testing.T) {
 	})
 }
 
-// record notes the events that hooks and log receive, in order.
-type record struct {
+// eventLog notes the events that hooks and log receive, in order.
+type eventLog struct {
 	mu   sync.Mutex
 	told []string
 }
 
-func (r *record) add(what string) {
+func (r *eventLog) add(what string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.told = append(r.told, what)
 }
 
 func TestEventsKeepTheirOrder(t *testing.T) {
-	var r record
+	var r eventLog
 	hooks := holdfast.Hooks{
 		Acquired: func(e holdfast.AcquiredEvent) { passTime(time.Millisecond); r.add(fmt.Sprint("acquired ", e.Token)) },
 		Released: func(e holdfast.ReleasedEvent) { r.add(fmt.Sprint("released ", e.Token)) },
@@ -138,7 +138,7 @@ func TestDroppedEventsAreCountedAndReported(t *testing.T) {
 	t.Parallel()
 	const all = 17_000 // the queue holds 16,384
 	var acquired, dropped int
-	var log record
+	var log eventLog
 	var hung chan struct{} // created inside the bubble
 	opts := &holdfast.Options{
 		Hooks: holdfast.Hooks{
@@ -156,7 +156,7 @@ func TestDroppedEventsAreCountedAndReported(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		hung = make(chan struct{})
-		c, err := holdfast.New(oneNode(), opts)
+		c, err := holdfast.New(newOneNode(), opts)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,7 +27,7 @@ type Waiter = driver.Waiter
 // ErrClosed.
 func (c *Client) Inspect(ctx context.Context, key string) (st Status, err error) {
 	defer func() { err = wrapError("inspect", key, err) }()
-	if err := cmp.Or(checkSeen(key), c.checkOpen()); err != nil {
+	if err := cmp.Or(checkInspectedKey(key), c.checkOpen()); err != nil {
 		return st, err
 	}
 	in, ok := c.drv.(driver.Inspector)
@@ -53,7 +53,7 @@ func (c *Client) checkOpen() error {
 // Errors: ErrUnavailable, ErrUnsupported, ErrInvalid.
 func (c *Client) Queue(ctx context.Context, key string, limit int) (waiters []Waiter, err error) {
 	defer func() { err = wrapError("queue", key, err) }()
-	if err := checkSeen(key); err != nil {
+	if err := checkInspectedKey(key); err != nil {
 		return nil, err
 	}
 	q, ok := c.drv.(driver.Queuer)
@@ -128,7 +128,7 @@ func (c *Client) Diagnose(ctx context.Context, ttl time.Duration) ([]Finding, er
 // ErrUnconfirmed.
 func (c *Client) ForceRelease(ctx context.Context, key string, token Token, why string) (err error) {
 	defer func() { err = wrapError("force release", key, err) }()
-	if err := checkSeen(key); err != nil {
+	if err := checkInspectedKey(key); err != nil {
 		return err
 	}
 	f, ok := c.drv.(driver.Forcer)
@@ -141,20 +141,20 @@ func (c *Client) ForceRelease(ctx context.Context, key string, token Token, why 
 	case err != nil && !errors.Is(err, ErrUnconfirmed):
 		return err
 	case !done:
-		return strangerError(token)
+		return foreignTokenError(token)
 	}
 	c.keeper.EndForced(key, token, why)
 	return err
 }
 
-// strangerError rejects a token that does not belong to the present holder.
-type strangerError Token
+// foreignTokenError rejects a token that does not belong to the present holder.
+type foreignTokenError Token
 
-func (t strangerError) Error() string {
+func (t foreignTokenError) Error() string {
 	return fmt.Sprintf("token %d does not belong to the present holder; nothing was released", Token(t))
 }
 
-func (strangerError) Is(target error) bool { return target == ErrLost }
+func (foreignTokenError) Is(target error) bool { return target == ErrLost }
 
 // addLocalWaiters adds the waiters of this process to st.
 func (c *Client) addLocalWaiters(st Status) Status {

@@ -135,7 +135,7 @@ func TestLocalHandOverUsesTokensOfItsBlock(t *testing.T) {
 	})
 }
 
-var aMinute = &holdfast.AcquireOptions{TTL: time.Minute}
+var minuteTTL = &holdfast.AcquireOptions{TTL: time.Minute}
 
 // handOver returns a lease that another client has handed over to c.
 func (b *bench) handOver(c *holdfast.Client, key string, opts *holdfast.AcquireOptions) *holdfast.Lease {
@@ -152,7 +152,7 @@ func (b *bench) handOver(c *holdfast.Client, key string, opts *holdfast.AcquireO
 // renewal soon gives it the whole TTL.
 func TestHandedOverLeaseIsRenewedSoon(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
-		l := b.handOver(b.newPeer(), "k", aMinute)
+		l := b.handOver(b.newPeer(), "k", minuteTTL)
 		if left := time.Until(l.Deadline()); left > time.Second {
 			t.Errorf("trusted for %v before any node was asked", left)
 		}
@@ -167,7 +167,7 @@ func TestHandedOverLeaseIsRenewedSoon(t *testing.T) {
 
 func TestHandedOverLeaseSurvivesFailedRenewal(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
-		l := b.handOver(b.newPeer(), "k", aMinute)
+		l := b.handOver(b.newPeer(), "k", minuteTTL)
 		for i := range 5 {
 			b.drv.Node(i).Stop()
 		}
@@ -184,7 +184,7 @@ func TestHandedOverLeaseSurvivesFailedExtend(t *testing.T) {
 		for i := range 5 {
 			b.drv.Node(i).Delay(20 * time.Millisecond)
 		}
-		l := b.handOver(b.newPeer(), "k", aMinute)
+		l := b.handOver(b.newPeer(), "k", minuteTTL)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 		defer cancel()
 		wantErr(t, l.Extend(ctx, time.Minute), holdfast.ErrUnavailable)
@@ -200,7 +200,7 @@ func TestHungRenewalDoesNotDelayHandedOverLease(t *testing.T) {
 		first := map[string]*holdfast.Lease{"slow": b.acquire(b.client, "slow", nil), "k": b.acquire(b.client, "k", nil)}
 		next := make(chan *holdfast.Lease)
 		for key := range first {
-			go func() { next <- b.acquire(other, key, aMinute) }()
+			go func() { next <- b.acquire(other, key, minuteTTL) }()
 		}
 		passTime(300 * time.Millisecond)
 		second := make(map[string]*holdfast.Lease)
@@ -231,7 +231,7 @@ func TestNoRenewLeaseGetsWholeTTL(t *testing.T) {
 			t.Errorf("trusted for %v after a hand-over from another client", left)
 		}
 		next := make(chan *holdfast.Lease)
-		for _, opts := range []*holdfast.AcquireOptions{aMinute, once} {
+		for _, opts := range []*holdfast.AcquireOptions{minuteTTL, once} {
 			go func() { next <- b.acquire(b.client, "k", opts) }()
 			synctest.Wait()
 		}
@@ -433,8 +433,8 @@ func (b *bench) clientOnHost(host string, hooks holdfast.Hooks) *holdfast.Client
 	return b.openClient(b.drv.Peer(), &holdfast.Options{Holder: holdfast.Holder{Host: host, PID: 1}, Hooks: hooks})
 }
 
-// heldBy checks that err names l as the obstacle, and its holder.
-func heldBy(t *testing.T, err error, l *holdfast.Lease, host string) {
+// wantHeldBy checks that err names l as the obstacle, and its holder.
+func wantHeldBy(t *testing.T, err error, l *holdfast.Lease, host string) {
 	t.Helper()
 	held, ok := errors.AsType[*holdfast.HeldError](err)
 	if !ok || held.Owner != l.Owner() || held.Holder.Host != host || held.Remaining <= 0 {
@@ -461,21 +461,21 @@ func TestCallerBehindLocalWaiterLearnsHolder(t *testing.T) {
 				defer cancel()
 				_, err := c.Acquire(ctx, "k", nil)
 				wantErr(t, err, context.DeadlineExceeded)
-				heldBy(t, err, l, "holds")
+				wantHeldBy(t, err, l, "holds")
 			})
 			all.Go(func() {
 				_, err := c.TryAcquire(t.Context(), "k", nil) // before the first answer
-				heldBy(t, err, l, "holds")
+				wantHeldBy(t, err, l, "holds")
 			})
 			all.Go(func() {
 				_, err := c.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: time.Second})
-				heldBy(t, err, l, "holds")
+				wantHeldBy(t, err, l, "holds")
 			})
 		}
 		passTime(2 * time.Second)
 		begin := time.Now()
 		_, err := c.TryAcquire(t.Context(), "k", nil)
-		heldBy(t, err, l, "holds")
+		wantHeldBy(t, err, l, "holds")
 		if took := time.Since(begin); took > 0 {
 			t.Errorf("a try behind a waiter took %v", took)
 		}
@@ -485,7 +485,7 @@ func TestCallerBehindLocalWaiterLearnsHolder(t *testing.T) {
 			t.Errorf("%d waits told, want 6", len(told))
 		}
 		for _, held := range told {
-			heldBy(t, held, l, "holds")
+			wantHeldBy(t, held, l, "holds")
 		}
 		b.release(l)
 	})
@@ -528,7 +528,7 @@ func TestTryDuringWinningAcquireIsHeldLocally(t *testing.T) {
 		passTime(time.Millisecond)
 		_, err := c.TryAcquire(t.Context(), "k", nil)
 		l := <-got
-		heldBy(t, err, l, "here")
+		wantHeldBy(t, err, l, "here")
 		b.release(l)
 	})
 }
@@ -564,13 +564,13 @@ func TestTryDuringReleaseNamesNextHolder(t *testing.T) {
 	})
 }
 
-// paused is a driver whose process stands still when the context of an Acquire ends.
-type paused struct {
+// pausedDriver is a driver whose process stands still when the context of an Acquire ends.
+type pausedDriver struct {
 	*memory.Driver
 	stands time.Duration
 }
 
-func (d *paused) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+func (d *pausedDriver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
 	g, err := d.Driver.Acquire(ctx, req)
 	if ctx.Err() != nil {
 		passTime(d.stands)
@@ -601,7 +601,7 @@ func TestWaitEndedByStandstillNamesNoHolder(t *testing.T) {
 					l := b.acquire(b.clientOnHost("web-3", holdfast.Hooks{}), "k", nil)
 					defer b.release(l)
 				}
-				c, err := holdfast.New(&paused{b.drv.Peer(), tt.stands}, nil)
+				c, err := holdfast.New(&pausedDriver{b.drv.Peer(), tt.stands}, nil)
 				if err != nil {
 					t.Fatal(err)
 				}

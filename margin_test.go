@@ -16,9 +16,9 @@ import (
 
 const margin = 2 * time.Second
 
-// stopsEarly waits for the end of l's context. Margin has to be left then, and the lock has to stay held,
+// wantEarlyStop waits for the end of l's context. Margin has to be left then, and the lock has to stay held,
 // without further renewals.
-func (b *bench) stopsEarly(l *holdfast.Lease, kind error) {
+func (b *bench) wantEarlyStop(l *holdfast.Lease, kind error) {
 	b.t.Helper()
 	<-l.Context().Done()
 	if left := time.Until(l.Deadline()); left != margin {
@@ -70,7 +70,7 @@ func TestMarginLeavesTimeBeforeNextHolder(t *testing.T) {
 					passTime(time.Minute)
 					b.freezeNodes()
 				}
-				b.stopsEarly(l, tt.kind)
+				b.wantEarlyStop(l, tt.kind)
 				b.startNodes()
 				passTime(time.Second)
 				b.wantLockHeld()
@@ -85,7 +85,7 @@ func TestMarginLeavesTimeBeforeNextHolder(t *testing.T) {
 func TestLockExpiresAtDeadlineDespiteMargin(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Margin: margin, MaxHold: 30 * time.Second})
-		b.stopsEarly(l, holdfast.ErrMaxHold)
+		b.wantEarlyStop(l, holdfast.ErrMaxHold)
 		passTime(margin - time.Millisecond)
 		b.wantLockHeld()
 		passTime(time.Millisecond)
@@ -133,7 +133,7 @@ func TestLossWithMarginIsReportedOnce(t *testing.T) {
 			}
 			inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
 				l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Margin: margin, NoRenew: true})
-				b.stopsEarly(l, holdfast.ErrExpired)
+				b.wantEarlyStop(l, holdfast.ErrExpired)
 				synctest.Wait()
 				if lost.Load() != 1 {
 					t.Errorf("told %d times of the loss when the context ended, want once", lost.Load())
@@ -158,8 +158,8 @@ func TestMarginEndsNestedHolds(t *testing.T) {
 		}
 		_, err = b.client.Acquire(outer.Context(), "k", &holdfast.AcquireOptions{Reentrant: true, Margin: time.Second})
 		wantErr(t, err, holdfast.ErrInvalid)
-		b.stopsEarly(outer, holdfast.ErrExpired)
-		b.stopsEarly(inner, holdfast.ErrExpired)
+		b.wantEarlyStop(outer, holdfast.ErrExpired)
+		b.wantEarlyStop(inner, holdfast.ErrExpired)
 		wantErr(t, inner.Release(t.Context()), holdfast.ErrLost)
 		b.wantLockHeld()
 		wantErr(t, outer.Release(t.Context()), holdfast.ErrLost)
@@ -169,8 +169,8 @@ func TestMarginEndsNestedHolds(t *testing.T) {
 
 func TestHandedOverLeaseKeepsMargin(t *testing.T) {
 	t.Run("inside the process", func(t *testing.T) {
-		var g grants
-		inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
+		var g grantCounter
+		inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.count}}, func(t *testing.T, b *bench) {
 			first := b.acquire(b.client, "k", nil)
 			next := make(chan *holdfast.Lease)
 			go func() {
@@ -183,7 +183,7 @@ func TestHandedOverLeaseKeepsMargin(t *testing.T) {
 			if g.local.Load() != 1 {
 				t.Errorf("%d hand-overs, want one", g.local.Load())
 			}
-			b.stopsEarly(l, holdfast.ErrMaxHold)
+			b.wantEarlyStop(l, holdfast.ErrMaxHold)
 			wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
 		})
 	})
@@ -208,8 +208,8 @@ func TestHandedOverLeaseKeepsMargin(t *testing.T) {
 }
 
 func TestNoHandOverAfterMargin(t *testing.T) {
-	var g grants
-	inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
+	var g grantCounter
+	inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.count}}, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 300 * time.Millisecond, NoRenew: true, Margin: 200 * time.Millisecond})
 		next := make(chan *holdfast.Lease)
 		go func() { next <- b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 150 * time.Millisecond}) }()
@@ -232,7 +232,7 @@ func TestExtendKeepsMargin(t *testing.T) {
 		}
 		passTime(time.Minute)
 		b.freezeNodes()
-		b.stopsEarly(l, holdfast.ErrExpired)
+		b.wantEarlyStop(l, holdfast.ErrExpired)
 		b.startNodes()
 		wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
 	})

@@ -99,8 +99,8 @@ type kind interface {
 	check(o *AcquireOptions, limits Limits) error
 	// obtain obtains a lease for a.
 	obtain(c *Client, a *holder.Call) (*holder.Hold, error)
-	// gave returns the number of places that the caller gave, such as "3 slots".
-	gave() string
+	// countGiven returns the number of places that the caller gave, such as "3 slots".
+	countGiven() string
 }
 
 // checkOptions returns opts with defaults filled in, or an error for values that cannot work.
@@ -178,20 +178,20 @@ func checkNote(note string, longest int) error {
 	return nil
 }
 
-// checkSeen checks the key of a lock that is inspected or force-released. It allows more than checkKey: other
+// checkInspectedKey checks the key of a lock that is inspected or force-released. It allows more than checkKey: other
 // programs may use keys that clients here reject, and List shows them.
-func checkSeen(key string) error {
+func checkInspectedKey(key string) error {
 	switch {
 	case key == "":
 		return invalidError("the key is empty")
-	case strings.HasPrefix(key, reserved):
-		return invalidError("keys that begin with %q are kept for Holdfast itself", reserved)
+	case strings.HasPrefix(key, reservedPrefix):
+		return invalidError("keys that begin with %q are kept for Holdfast itself", reservedPrefix)
 	}
 	return nil
 }
 
-// reserved is the prefix of Holdfast's own keys.
-const reserved = "holdfast:"
+// reservedPrefix is the prefix of Holdfast's own keys.
+const reservedPrefix = "holdfast:"
 
 func checkKey(key string) error {
 	switch {
@@ -202,5 +202,5 @@ func checkKey(key string) error {
 	case strings.ContainsFunc(key, unicode.IsControl):
 		return invalidError("the key has control characters")
 	}
-	return checkSeen(key)
+	return checkInspectedKey(key)
 }

@@ -20,9 +20,9 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// pairs checks that events come in pairs under the same key, because gauges of waits and leases count them up
+// eventPairs checks that events come in pairs under the same key, because gauges of waits and leases count them up
 // and down: each start has an end.
-type pairs struct {
+type eventPairs struct {
 	t       *testing.T
 	mu      sync.Mutex
 	waiting map[string]int
@@ -30,11 +30,11 @@ type pairs struct {
 	over    map[string]bool   // owners whose leases have ended
 }
 
-func watchPairs(t *testing.T) *pairs {
-	return &pairs{t: t, waiting: make(map[string]int), held: make(map[string]string), over: make(map[string]bool)}
+func watchPairs(t *testing.T) *eventPairs {
+	return &eventPairs{t: t, waiting: make(map[string]int), held: make(map[string]string), over: make(map[string]bool)}
 }
 
-func (p *pairs) ends(key, owner string) {
+func (p *eventPairs) noteEnd(key, owner string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if began := p.held[owner]; began != key {
@@ -44,7 +44,7 @@ func (p *pairs) ends(key, owner string) {
 	p.over[owner] = true
 }
 
-func (p *pairs) lasts(what, key, owner string) {
+func (p *eventPairs) noteAlive(what, key, owner string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.over[owner] {
@@ -55,7 +55,7 @@ func (p *pairs) lasts(what, key, owner string) {
 	}
 }
 
-func (p *pairs) answered(key string, told bool) {
+func (p *eventPairs) noteAnswer(key string, told bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if told {
@@ -63,7 +63,7 @@ func (p *pairs) answered(key string, told bool) {
 	}
 }
 
-func (p *pairs) hooks() holdfast.Hooks {
+func (p *eventPairs) hooks() holdfast.Hooks {
 	return holdfast.Hooks{
 		Waiting: func(e holdfast.WaitingEvent) {
 			p.mu.Lock()
@@ -71,21 +71,21 @@ func (p *pairs) hooks() holdfast.Hooks {
 			p.waiting[e.Key]++
 		},
 		Acquired: func(e holdfast.AcquiredEvent) {
-			p.answered(e.Key, e.Told)
+			p.noteAnswer(e.Key, e.Told)
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.held[e.Owner] = e.Key
 		},
-		Failed:   func(e holdfast.FailedEvent) { p.answered(e.Key, e.Told) },
-		Renewed:  func(e holdfast.RenewedEvent) { p.lasts("renewed", e.Key, e.Owner) },
-		AtRisk:   func(e holdfast.AtRiskEvent) { p.lasts("at risk", e.Key, e.Owner) },
-		Lost:     func(e holdfast.LostEvent) { p.ends(e.Key, e.Owner) },
-		Released: func(e holdfast.ReleasedEvent) { p.ends(e.Key, e.Owner) },
+		Failed:   func(e holdfast.FailedEvent) { p.noteAnswer(e.Key, e.Told) },
+		Renewed:  func(e holdfast.RenewedEvent) { p.noteAlive("renewed", e.Key, e.Owner) },
+		AtRisk:   func(e holdfast.AtRiskEvent) { p.noteAlive("at risk", e.Key, e.Owner) },
+		Lost:     func(e holdfast.LostEvent) { p.noteEnd(e.Key, e.Owner) },
+		Released: func(e holdfast.ReleasedEvent) { p.noteEnd(e.Key, e.Owner) },
 	}
 }
 
 // wantNone checks that every wait and every lease has ended.
-func (p *pairs) wantNone() {
+func (p *eventPairs) wantNone() {
 	p.t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,7 +136,7 @@ func TestEventsOfOneCallerShareOneKey(t *testing.T) {
 
 // acquireAndEnd acquires k in one of the possible ways and ends the lease in one of the possible ways, both
 // drawn from r.
-func (p *pairs) acquireAndEnd(b *bench, other *holdfast.Client, r *rand.Rand, opts *claim) {
+func (p *eventPairs) acquireAndEnd(b *bench, other *holdfast.Client, r *rand.Rand, opts *claim) {
 	ctx, cancel := context.WithTimeout(b.t.Context(), time.Duration(r.IntN(20000))*time.Millisecond)
 	defer cancel()
 	opts.TTL = time.Second
@@ -168,13 +168,13 @@ func (p *pairs) acquireAndEnd(b *bench, other *holdfast.Client, r *rand.Rand, op
 	l.Release(context.Background())
 }
 
-// unrenewed is a driver that fails the renewals of some keys.
-type unrenewed struct {
+// unrenewedKeysDriver is a driver that fails the renewals of some keys.
+type unrenewedKeysDriver struct {
 	*memory.Driver
 	keys atomic.Pointer[[]string]
 }
 
-func (d *unrenewed) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
+func (d *unrenewedKeysDriver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
 	out := d.Driver.Renew(ctx, grants)
 	for i, g := range grants {
 		if slices.Contains(*d.keys.Load(), g.Key) {
@@ -187,7 +187,7 @@ func (d *unrenewed) Renew(ctx context.Context, grants []driver.Grant) []driver.R
 func TestWriterReportsPlacesThatAreNotRenewed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		drv := &unrenewed{Driver: memory.New(1)}
+		drv := &unrenewedKeysDriver{Driver: memory.New(1)}
 		drv.keys.Store(&[]string{})
 		var said bytes.Buffer
 		var rounds []holdfast.RenewedEvent

@@ -112,7 +112,7 @@ func TestMajorityLossIsNoticedAtNextRenewal(t *testing.T) {
 func TestMaxHoldStopsRenewals(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 6 * time.Second, MaxHold: 20 * time.Second})
-		endsAfter(t, l, 20*time.Second)
+		wantEndAfter(t, l, 20*time.Second)
 		b.release(b.acquire(b.newPeer(), "k", &holdfast.AcquireOptions{Wait: time.Millisecond})) // the lock was freed at once
 	})
 }
@@ -129,8 +129,8 @@ func TestMaxHoldIsNoShorterThanMinHold(t *testing.T) {
 	})
 }
 
-// endsAfter checks that l ends because of MaxHold, after it was held for that long.
-func endsAfter(t *testing.T, l *holdfast.Lease, held time.Duration) {
+// wantEndAfter checks that l ends because of MaxHold, after it was held for that long.
+func wantEndAfter(t *testing.T, l *holdfast.Lease, held time.Duration) {
 	t.Helper()
 	begin := time.Now()
 	<-l.Context().Done()
@@ -154,9 +154,9 @@ func TestMaxHoldBoundsExtendedAndUnrenewedLeases(t *testing.T) {
 		if err := l.Extend(t.Context(), time.Minute); err != nil {
 			t.Fatal(err)
 		}
-		endsAfter(t, l, 5*time.Second)
+		wantEndAfter(t, l, 5*time.Second)
 		l = b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 30 * time.Second, MaxHold: 20 * time.Second, NoRenew: true})
-		endsAfter(t, l, 20*time.Second)
+		wantEndAfter(t, l, 20*time.Second)
 	})
 }
 
@@ -214,7 +214,7 @@ func TestRenewalsOfManyLeasesTravelTogether(t *testing.T) {
 func TestLeaseNearItsEndShortensNoOtherRenewal(t *testing.T) {
 	// The renewals of the ending lease take a second each, with a second between them; the last begins 200 ms
 	// before its end.
-	besideOneThatEnds(t, 57780*time.Millisecond, 200*time.Millisecond, aMinute, func(t *testing.T, ends, _ time.Duration) {
+	renewBesideEndingLease(t, 57780*time.Millisecond, 200*time.Millisecond, minuteTTL, func(t *testing.T, ends, _ time.Duration) {
 		if ends > 100*time.Millisecond {
 			t.Fatalf("the last renewal of the one that ends was over %v before it", ends)
 		}
@@ -224,18 +224,18 @@ func TestLeaseNearItsEndShortensNoOtherRenewal(t *testing.T) {
 // A lease with a long TTL gives its nodes more time to answer.
 func TestLeaseNearItsEndDelaysNoOtherRenewal(t *testing.T) {
 	short := &holdfast.AcquireOptions{TTL: 3 * time.Second}
-	besideOneThatEnds(t, 59760*time.Millisecond, 20*time.Millisecond, short, func(t *testing.T, _, sound time.Duration) {
+	renewBesideEndingLease(t, 59760*time.Millisecond, 20*time.Millisecond, short, func(t *testing.T, _, sound time.Duration) {
 		if sound < 1900*time.Millisecond {
 			t.Errorf("a renewal of a sound lease was over when %v were left", sound)
 		}
 	})
 }
 
-// besideOneThatEnds runs one lease whose renewals all fail, because a majority of the nodes does not have it,
+// renewBesideEndingLease runs one lease whose renewals all fail, because a majority of the nodes does not have it,
 // beside sound leases with the options opts. No renewal of a sound lease may fail. It calls check with the
 // time that was left of the ending lease after its last renewal, and with the shortest time that was left of a
 // sound one.
-func besideOneThatEnds(t *testing.T, ttl, slow time.Duration, opts *holdfast.AcquireOptions, check func(t *testing.T, ends, sound time.Duration)) {
+func renewBesideEndingLease(t *testing.T, ttl, slow time.Duration, opts *holdfast.AcquireOptions, check func(t *testing.T, ends, sound time.Duration)) {
 	var mu sync.Mutex
 	failed, ends, sound := 0, time.Hour, time.Hour
 	hooks := holdfast.Hooks{Renewed: func(e holdfast.RenewedEvent) {
@@ -273,14 +273,14 @@ func besideOneThatEnds(t *testing.T, ttl, slow time.Duration, opts *holdfast.Acq
 	})
 }
 
-// mute is a driver that answers no renewal. It notes the grants of each request.
-type mute struct {
+// unansweringDriver is a driver that answers no renewal. It notes the grants of each request.
+type unansweringDriver struct {
 	*memory.Driver
 	mu    sync.Mutex
 	asked map[string]time.Time // time of the first request, by key
 }
 
-func (d *mute) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
+func (d *unansweringDriver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
 	d.mu.Lock()
 	for _, g := range grants {
 		if d.asked[g.Key].IsZero() {
@@ -302,7 +302,7 @@ func TestBatchesDueTogetherShareRemainingTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const leases = 4000 // eight batches
-		drv := &mute{Driver: memory.New(1), asked: make(map[string]time.Time)}
+		drv := &unansweringDriver{Driver: memory.New(1), asked: make(map[string]time.Time)}
 		c, err := holdfast.New(drv, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -328,13 +328,13 @@ func TestBatchesDueTogetherShareRemainingTime(t *testing.T) {
 	})
 }
 
-// refusing is a driver whose renewals fail with an error that the test sets.
-type refusing struct {
+// rejectingDriver is a driver whose renewals fail with an error that the test sets.
+type rejectingDriver struct {
 	*memory.Driver
 	err atomic.Pointer[error]
 }
 
-func (d *refusing) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
+func (d *rejectingDriver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
 	out := d.Driver.Renew(ctx, grants)
 	if err := d.err.Load(); err != nil {
 		for i := range out {
@@ -354,7 +354,7 @@ func TestExpiredLeaseNamesFailedRenewal(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				drv := &refusing{Driver: memory.New(3)}
+				drv := &rejectingDriver{Driver: memory.New(3)}
 				var reason atomic.Value
 				c, err := holdfast.New(drv, &holdfast.Options{Hooks: holdfast.Hooks{Lost: func(e holdfast.LostEvent) { reason.Store(e.Reason) }}})
 				if err != nil {
@@ -407,7 +407,7 @@ func TestLossNamesSilentNodes(t *testing.T) {
 func TestLossOmitsOlderFailedRenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		drv := &refusing{Driver: memory.New(3)}
+		drv := &rejectingDriver{Driver: memory.New(3)}
 		c, err := holdfast.New(drv, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -432,8 +432,8 @@ func TestLossOmitsOlderFailedRenewal(t *testing.T) {
 	})
 }
 
-// overlaps is a driver whose renewals take a second. It counts simultaneous renewals of the same grant.
-type overlaps struct {
+// overlapDriver is a driver whose renewals take a second. It counts simultaneous renewals of the same grant.
+type overlapDriver struct {
 	*memory.Driver
 	mu       sync.Mutex
 	underway map[string]int
@@ -441,7 +441,7 @@ type overlaps struct {
 	most     int
 }
 
-func (d *overlaps) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
+func (d *overlapDriver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
 	count := func(by int) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -460,7 +460,7 @@ func (d *overlaps) Renew(ctx context.Context, grants []driver.Grant) []driver.Re
 func TestHandOverStartsNoSecondRenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		drv := &overlaps{Driver: memory.New(1), underway: make(map[string]int)}
+		drv := &overlapDriver{Driver: memory.New(1), underway: make(map[string]int)}
 		c, err := holdfast.New(drv, nil)
 		if err != nil {
 			t.Fatal(err)

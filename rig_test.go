@@ -162,8 +162,8 @@ func wantErr(t *testing.T, err error, want ...error) {
 // passTime lets virtual time pass. It is only for bubbles, where no test really sleeps.
 func passTime(d time.Duration) { time.Sleep(d) }
 
-// oneNode returns a driver over one node, for tests outside of bubbles.
-func oneNode() *memory.Driver { return memory.New(1) }
+// newOneNode returns a driver over one node, for tests outside of bubbles.
+func newOneNode() *memory.Driver { return memory.New(1) }
 
 // awaitHooks waits until the hooks have received all events so far.
 func awaitHooks() {

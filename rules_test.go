@@ -14,10 +14,10 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// grants counts hand-overs inside the process, and grants of the service.
-type grants struct{ local, service atomic.Int32 }
+// grantCounter counts hand-overs inside the process, and grants of the service.
+type grantCounter struct{ local, service atomic.Int32 }
 
-func (g *grants) acquired(e holdfast.AcquiredEvent) {
+func (g *grantCounter) count(e holdfast.AcquiredEvent) {
 	if e.HandOver {
 		g.local.Add(1)
 	} else {
@@ -71,8 +71,8 @@ func TestLateRenewalIsLoss(t *testing.T) {
 }
 
 func TestNoHandOverToAnotherTTL(t *testing.T) {
-	var g grants
-	inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
+	var g grantCounter
+	inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.count}}, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		var wg sync.WaitGroup
 		wg.Go(func() {
@@ -101,8 +101,8 @@ func TestNoHandOverAfterHalfTheTTL(t *testing.T) {
 		"half of what it asked for": {true, 60 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var g grants
-			inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
+			var g grantCounter
+			inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.count}}, func(t *testing.T, b *bench) {
 				for i := range 5 {
 					b.drv.Node(i).Delay(45 * time.Millisecond) // the lease begins 45 ms after the request
 				}
@@ -233,8 +233,8 @@ func TestCancelledAcquireDoesNotKeepLock(t *testing.T) {
 
 // Tokens do not limit the hand-overs of one grant: its time does.
 func TestLocalHandOverYieldsAfterItsTime(t *testing.T) {
-	var g grants
-	inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
+	var g grantCounter
+	inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.count}}, func(t *testing.T, b *bench) {
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {

@@ -115,24 +115,24 @@ func (k writerKind) NoteAt(_ int, note string) string {
 	return withNote(fmt.Sprintf(writerNote, k), note)
 }
 
-func (k readerKind) gave() string { return countText(int(k), "reader") }
+func (k readerKind) countGiven() string { return countText(int(k), "reader") }
 
-func (k writerKind) gave() string { return readerKind(k).gave() }
+func (k writerKind) countGiven() string { return readerKind(k).countGiven() }
 
 func (k readerKind) check(o *AcquireOptions, limits Limits) error {
-	return cmp.Or(checkSide(int(k), o), checkReaders(limits))
+	return cmp.Or(checkReadersOptions(int(k), o), checkReaders(limits))
 }
 
 func (k writerKind) check(o *AcquireOptions, limits Limits) error {
-	err := checkSide(int(k), o)
+	err := checkReadersOptions(int(k), o)
 	if err == nil && o.NoRenew {
 		err = invalidError("NoRenew for a writer: its first lease would end while readers are waited for; leave it out, and bound the lease by MaxHold")
 	}
 	return cmp.Or(err, checkReaders(limits))
 }
 
-// checkSide rejects impossible numbers of readers, and options that neither readers nor writers support.
-func checkSide(readers int, o *AcquireOptions) error {
+// checkReadersOptions rejects impossible numbers of readers, and options that neither readers nor writers support.
+func checkReadersOptions(readers int, o *AcquireOptions) error {
 	switch {
 	case readers < 2 || readers > maxSlots:
 		return invalidError("a read and write lock of %d readers: give 2 to %d", readers, maxSlots)
@@ -151,23 +151,23 @@ func checkReaders(limits Limits) error {
 }
 
 func (k readerKind) obtain(c *Client, a *holder.Call) (*holder.Hold, error) {
-	return c.obtainSide(a, k)
+	return c.obtainReaderOrWriter(a, k)
 }
 
 func (k writerKind) obtain(c *Client, a *holder.Call) (*holder.Hold, error) {
-	return c.obtainSide(a, k)
+	return c.obtainReaderOrWriter(a, k)
 }
 
 func isReader(k holder.Kind) bool { _, ok := k.(readerKind); return ok }
 
-// isSide reports whether k is a reader or a writer.
-func isSide(k holder.Kind) bool { _, ok := k.(writerKind); return ok || isReader(k) }
+// isReaderOrWriter reports whether k is a reader or a writer.
+func isReaderOrWriter(k holder.Kind) bool { _, ok := k.(writerKind); return ok || isReader(k) }
 
-// errUpgrade returns the error for a call that uses a key as wanted, under a lease on the same key of the kind
+// upgradeError returns the error for a call that uses a key as wanted, under a lease on the same key of the kind
 // its.
-func errUpgrade(its, wanted holder.Kind) error {
+func upgradeError(its, wanted holder.Kind) error {
 	switch {
-	case !isSide(its) || !isSide(wanted):
+	case !isReaderOrWriter(its) || !isReaderOrWriter(wanted):
 		return invalidError("the context comes from a lease on the key of another kind; take the key as a lock everywhere, or as a read and write lock")
 	case isReader(its):
 		return invalidError("the context comes from a reader's lease on the key, for which the writer would wait; release that first, or begin as a writer")
@@ -175,16 +175,16 @@ func errUpgrade(its, wanted holder.Kind) error {
 	return invalidError("the context comes from a writer's lease on the key, with which it may read as well; use that, or release it first")
 }
 
-// sideCall is the call of a reader or of a writer.
-type sideCall struct {
+// gateCall is the call of a reader or of a writer.
+type gateCall struct {
 	*holder.Call
 	client *Client
 	kind   kind
 }
 
-// obtainSide obtains a lease on a.Key as a reader or a writer, according to k.
-func (c *Client) obtainSide(a *holder.Call, k kind) (*holder.Hold, error) {
-	s := &sideCall{Call: a, client: c, kind: k}
+// obtainReaderOrWriter obtains a lease on a.Key as a reader or a writer, according to k.
+func (c *Client) obtainReaderOrWriter(a *holder.Call, k kind) (*holder.Hold, error) {
+	s := &gateCall{Call: a, client: c, kind: k}
 	for {
 		h, err := s.passGate()
 		if !errors.Is(err, errMidway) {
@@ -198,7 +198,7 @@ func (c *Client) obtainSide(a *holder.Call, k kind) (*holder.Hold, error) {
 const gateWait = 250 * time.Millisecond
 
 // acquireGate acquires the gate.
-func (s *sideCall) acquireGate() (*holder.Hold, error) {
+func (s *gateCall) acquireGate() (*holder.Hold, error) {
 	g := s.Part(s.Wait, s.Key)
 	g.Note = s.kind.NoteAt(0, s.Note)
 	if isReader(s.kind) {
@@ -220,7 +220,7 @@ func (s *sideCall) acquireGate() (*holder.Hold, error) {
 
 // passGate passes the gate once. It returns errMidway if the gate or a place was lost before the caller had
 // all its places.
-func (s *sideCall) passGate() (*holder.Hold, error) {
+func (s *gateCall) passGate() (*holder.Hold, error) {
 	gate, err := s.acquireGate()
 	if err != nil {
 		return nil, err
@@ -248,7 +248,7 @@ func (s *sideCall) passGate() (*holder.Hold, error) {
 }
 
 // acquirePlace acquires a place for a reader.
-func (s *sideCall) acquirePlace(wait context.Context) (*holder.Hold, error) {
+func (s *gateCall) acquirePlace(wait context.Context) (*holder.Hold, error) {
 	p := s.Part(wait, s.Key)
 	p.Admitted = true
 	return s.client.obtainPlace(p, s.kind, "places for readers")
@@ -257,7 +257,7 @@ func (s *sideCall) acquirePlace(wait context.Context) (*holder.Hold, error) {
 // acquireAllPlaces acquires all places for a writer. It asks for all of them at once and then waits for all of
 // them at once: no holder of a place waits for another place. cancel ends wait, also when a place is lost.
 // After an error the returned holds still have to be released.
-func (s *sideCall) acquireAllPlaces(wait context.Context, cancel context.CancelCauseFunc) ([]*holder.Hold, error) {
+func (s *gateCall) acquireAllPlaces(wait context.Context, cancel context.CancelCauseFunc) ([]*holder.Hold, error) {
 	places, errs := make([]*holder.Hold, s.kind.Places()), make([]error, s.kind.Places())
 	var parts []*holder.Call
 	for number := range places {

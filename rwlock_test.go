@@ -22,8 +22,8 @@ import (
 func readerClaim(n int) *claim { return &claim{readers: n, shared: true} }
 func writerClaim(n int) *claim { return &claim{readers: n} }
 
-// house checks which holders are inside at the same time, and that their tokens rise.
-type house struct {
+// readWriteWatch checks which holders are inside at the same time, and that their tokens rise.
+type readWriteWatch struct {
 	t                     *testing.T
 	mu                    sync.Mutex
 	readers, writers      int
@@ -31,7 +31,7 @@ type house struct {
 	highest, highestWrite holdfast.Token // highest tokens of all holders, and of the writers
 }
 
-func (h *house) enter(l *holdfast.Lease, reads bool) {
+func (h *readWriteWatch) enter(l *holdfast.Lease, reads bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if reads {
@@ -55,7 +55,7 @@ func (h *house) enter(l *holdfast.Lease, reads bool) {
 	}
 }
 
-func (h *house) leave(reads bool) {
+func (h *readWriteWatch) leave(reads bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if reads {
@@ -65,8 +65,8 @@ func (h *house) leave(reads bool) {
 	}
 }
 
-// onNodes runs fn in three bubbles, with clients of 1, 3 and 5 nodes.
-func onNodes(t *testing.T, fn func(t *testing.T, b *bench)) {
+// runOnNodeCounts runs fn in three bubbles, with clients of 1, 3 and 5 nodes.
+func runOnNodeCounts(t *testing.T, fn func(t *testing.T, b *bench)) {
 	t.Parallel()
 	for _, nodes := range []int{1, 3, 5} {
 		t.Run(fmt.Sprint(nodes), func(t *testing.T) {
@@ -116,8 +116,8 @@ func wantWaiting(t *testing.T, who string, got <-chan *holdfast.Lease) {
 }
 
 func TestWriterExcludesEverybody(t *testing.T) {
-	onNodes(t, func(t *testing.T, b *bench) {
-		h := house{t: t}
+	runOnNodeCounts(t, func(t *testing.T, b *bench) {
+		h := readWriteWatch{t: t}
 		var all sync.WaitGroup
 		for i := range 4 {
 			c := b.newPeer()
@@ -152,7 +152,7 @@ func TestWriterExcludesEverybody(t *testing.T) {
 
 func TestReadersHoldTogetherAndWritersAlone(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
-		h := house{t: t}
+		h := readWriteWatch{t: t}
 		var all sync.WaitGroup
 		var clients []*holdfast.Client
 		for range 4 {
@@ -183,7 +183,7 @@ func TestReadersHoldTogetherAndWritersAlone(t *testing.T) {
 }
 
 func TestWaitingWriterBlocksNewReaders(t *testing.T) {
-	onNodes(t, func(t *testing.T, b *bench) {
+	runOnNodeCounts(t, func(t *testing.T, b *bench) {
 		first := b.acquireAs(b.newPeer(), "k", readerClaim(8))
 		writer := b.acquireLater(b.newPeer(), writerClaim(8))
 		var later []<-chan *holdfast.Lease
@@ -222,7 +222,7 @@ func TestWaitingWriterBlocksNewReaders(t *testing.T) {
 func TestReadersAndWritersEnterInArrivalOrder(t *testing.T) {
 	for name, together := range map[string]bool{"one process": true, "each its own": false} {
 		t.Run(name, func(t *testing.T) {
-			onNodes(t, func(t *testing.T, b *bench) {
+			runOnNodeCounts(t, func(t *testing.T, b *bench) {
 				first := b.acquireAs(b.client, "k", writerClaim(3))
 				var mu sync.Mutex
 				var order []int
@@ -261,7 +261,7 @@ func TestReadersAndWritersEnterInArrivalOrder(t *testing.T) {
 }
 
 func TestTryWaitsForEnteringReader(t *testing.T) {
-	onNodes(t, func(t *testing.T, b *bench) {
+	runOnNodeCounts(t, func(t *testing.T, b *bench) {
 		b.drv.Node(0).Delay(20 * time.Millisecond)
 		var held []*holdfast.Lease
 		for range 8 { // each comes before the one ahead has released the gate
@@ -301,7 +301,7 @@ func TestReadersBeyondLimitWait(t *testing.T) {
 }
 
 func TestDeadReaderDelaysWriterByTTL(t *testing.T) {
-	onNodes(t, func(t *testing.T, b *bench) {
+	runOnNodeCounts(t, func(t *testing.T, b *bench) {
 		dead := b.acquireAs(b.newPeer(), "k", &claim{readers: 4, shared: true, AcquireOptions: holdfast.AcquireOptions{TTL: 5 * time.Second, NoRenew: true}})
 		begin := time.Now()
 		w := b.acquireAs(b.client, "k", writerClaim(4))
@@ -318,7 +318,7 @@ func TestDeadReaderDelaysWriterByTTL(t *testing.T) {
 func TestLostPlaceEndsWriter(t *testing.T) {
 	for name, margin := range map[string]time.Duration{"at once": 0, "with a margin": time.Second} {
 		t.Run(name, func(t *testing.T) {
-			onNodes(t, func(t *testing.T, b *bench) {
+			runOnNodeCounts(t, func(t *testing.T, b *bench) {
 				other := b.newPeer()
 				w := b.acquireAs(b.client, "k", &claim{readers: 4, AcquireOptions: holdfast.AcquireOptions{Margin: margin}})
 				b.forceLock(other, "k#2")
@@ -345,7 +345,7 @@ func TestLostPlaceEndsWriter(t *testing.T) {
 }
 
 func TestWriterWithoutGateFreesPlaces(t *testing.T) {
-	onNodes(t, func(t *testing.T, b *bench) {
+	runOnNodeCounts(t, func(t *testing.T, b *bench) {
 		w := b.acquireAs(b.client, "k", writerClaim(4))
 		if err := b.newPeer().ForceRelease(t.Context(), "k", w.Token(), "test"); err != nil {
 			t.Fatal(err)
@@ -363,7 +363,7 @@ func TestWriterWithoutGateFreesPlaces(t *testing.T) {
 // A reader whose gate is taken away while it waits for a place queues again, behind the callers that passed
 // the gate meanwhile.
 func TestGateLostMidwayGrantsNothing(t *testing.T) {
-	onNodes(t, func(t *testing.T, b *bench) {
+	runOnNodeCounts(t, func(t *testing.T, b *bench) {
 		other := b.newPeer()
 		held := []*holdfast.Lease{b.acquireAs(other, "k", readerClaim(2)), b.acquireAs(other, "k", readerClaim(2))}
 		reader := b.acquireLater(b.client, readerClaim(2))
@@ -404,7 +404,7 @@ func TestMaxWaitersSparesCallerThatLostGate(t *testing.T) {
 
 // A starved reader gets the place that it asked for long ago, when it does not trust its gate any more.
 func TestReaderWithoutGateReturnsPlace(t *testing.T) {
-	onNodes(t, func(t *testing.T, b *bench) {
+	runOnNodeCounts(t, func(t *testing.T, b *bench) {
 		other, starved := b.newPeer(), b.newPeer()
 		held := []*holdfast.Lease{b.acquireAs(other, "k", readerClaim(2)), b.acquireAs(other, "k", readerClaim(2))}
 		reader := b.acquireLater(starved, &claim{readers: 2, shared: true, AcquireOptions: holdfast.AcquireOptions{TTL: time.Second}})
@@ -428,7 +428,7 @@ func TestReaderWithoutGateReturnsPlace(t *testing.T) {
 
 func TestReadersAndWritersSurviveOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
-		h := house{t: t}
+		h := readWriteWatch{t: t}
 		var all sync.WaitGroup
 		for i := range 4 {
 			c := b.newPeer()
@@ -507,7 +507,7 @@ func TestUpgradeUnderLeaseIsRejected(t *testing.T) {
 }
 
 func TestDowngradeAdmitsNoOtherWriter(t *testing.T) {
-	onNodes(t, func(t *testing.T, b *bench) {
+	runOnNodeCounts(t, func(t *testing.T, b *bench) {
 		type tag struct{}
 		w, err := acquireAs(context.WithValue(t.Context(), tag{}, "mine"), b.client, "k", writerClaim(3))
 		if err != nil {
@@ -555,8 +555,8 @@ func TestDowngradeAdmitsNoOtherWriter(t *testing.T) {
 }
 
 func TestDowngradedWritersOnlyMeetReaders(t *testing.T) {
-	onNodes(t, func(t *testing.T, b *bench) {
-		h := house{t: t}
+	runOnNodeCounts(t, func(t *testing.T, b *bench) {
+		h := readWriteWatch{t: t}
 		var all sync.WaitGroup
 		for range 3 {
 			c := b.newPeer()
@@ -823,14 +823,14 @@ func TestCloseAndShutdownEndReadersAndWriters(t *testing.T) {
 					t.Errorf("Shutdown() = %v", err)
 				}
 				wantErr(t, context.Cause(l.Context()), holdfast.ErrLost, holdfast.ErrClosed)
-				wantAllFreeFor(t, other)
+				wantWriteAtOnce(t, other)
 			})
 		})
 	}
 }
 
-// wantAllFreeFor checks that c can acquire k as a writer at once.
-func wantAllFreeFor(t *testing.T, c *holdfast.Client) {
+// wantWriteAtOnce checks that c can acquire k as a writer at once.
+func wantWriteAtOnce(t *testing.T, c *holdfast.Client) {
 	t.Helper()
 	l, err := tryAcquire(t.Context(), c, "k", writerClaim(2))
 	if err != nil {

@@ -93,7 +93,7 @@ func (k slotKind) check(*AcquireOptions, Limits) error {
 	return nil
 }
 
-func (k slotKind) gave() string { return countText(int(k), "slot") }
+func (k slotKind) countGiven() string { return countText(int(k), "slot") }
 
 func (k slotKind) obtain(c *Client, a *holder.Call) (*holder.Hold, error) {
 	return c.obtainPlace(a, k, "slots")
@@ -156,8 +156,8 @@ func (s *placeSearch) tryPlace(wait context.Context, number int) (*holder.Hold, 
 	return h, err
 }
 
-// stagger is the time that tryOthers waits for the answer about one place before it asks for the next.
-const stagger = 20 * time.Millisecond
+// placeStagger is the time that tryOthers waits for the answer about one place before it asks for the next.
+const placeStagger = 20 * time.Millisecond
 
 // tryOthers continues tryPlaces at the place first+begin, for a caller that does not wait for a holder. down
 // is the error of the place before. As a place that is down may take a second to fail, tryOthers asks for the
@@ -177,7 +177,7 @@ func (s *placeSearch) tryOthers(first, begin int, down error) (*holder.Hold, err
 				cancel()
 			}
 		})
-		late := time.NewTimer(stagger)
+		late := time.NewTimer(placeStagger)
 		select {
 		case <-answered:
 		case <-late.C:
@@ -224,7 +224,7 @@ func (h *eventQueue) reportDiffering(k kind, key string, obstacle error) {
 	if !ok {
 		return
 	}
-	if gave, others := k.gave(), countInNote(held.Holder.Note); others != "" && others != gave {
+	if gave, others := k.countGiven(), countInNote(held.Holder.Note); others != "" && others != gave {
 		h.Log(slog.LevelWarn, "callers of the key differ in its slots or readers", "key", key, "gave", gave, "others", others, "holder", held.Holder.String())
 		callHook(h, h.hooks.Differs, DiffersEvent{Key: key, Gave: gave, Others: others, Holder: held.Holder})
 	}

@@ -19,14 +19,14 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// semaphore counts the simultaneous holders, and notes their slots.
-type semaphore struct {
+// holderCounter counts the simultaneous holders, and notes their slots.
+type holderCounter struct {
 	mu     sync.Mutex
 	inside map[int]bool
 	most   int
 }
 
-func (s *semaphore) enter(t *testing.T, l *holdfast.Lease) {
+func (s *holderCounter) enter(t *testing.T, l *holdfast.Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.inside[l.Slot()] {
@@ -36,7 +36,7 @@ func (s *semaphore) enter(t *testing.T, l *holdfast.Lease) {
 	s.most = max(s.most, len(s.inside))
 }
 
-func (s *semaphore) leave(l *holdfast.Lease) {
+func (s *holderCounter) leave(l *holdfast.Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.inside, l.Slot())
@@ -46,7 +46,7 @@ func TestSemaphoreHoldersNeverExceedSlots(t *testing.T) {
 	for _, slots := range []int{1, 3, 8} {
 		t.Run(fmt.Sprint(slots), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bench) {
-				s := semaphore{inside: make(map[int]bool)}
+				s := holderCounter{inside: make(map[int]bool)}
 				tokens := make([]holdfast.Token, slots)
 				var all sync.WaitGroup
 				for i := range 3 {
@@ -141,25 +141,25 @@ func TestSlotWaitersAreServedInOrder(t *testing.T) {
 	}
 }
 
-// counting is a driver that counts its calls.
-type counting struct {
+// countingDriver is a driver that counts its calls.
+type countingDriver struct {
 	*memory.Driver
 	acquires, releases atomic.Int32
 }
 
-func (d *counting) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+func (d *countingDriver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
 	d.acquires.Add(1)
 	return d.Driver.Acquire(ctx, req)
 }
 
-func (d *counting) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
+func (d *countingDriver) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	d.releases.Add(1)
 	return d.Driver.Release(ctx, g, keep)
 }
 
 // newCountedClient returns another client of the same nodes, and the driver that counts its calls.
-func (b *bench) newCountedClient() (*holdfast.Client, *counting) {
-	d := &counting{Driver: b.drv.Peer()}
+func (b *bench) newCountedClient() (*holdfast.Client, *countingDriver) {
+	d := &countingDriver{Driver: b.drv.Peer()}
 	c, err := holdfast.New(d, nil)
 	if err != nil {
 		b.t.Fatal(err)
@@ -169,7 +169,7 @@ func (b *bench) newCountedClient() (*holdfast.Client, *counting) {
 }
 
 // wantCalls checks the number of calls since the last wantCalls.
-func (d *counting) wantCalls(t *testing.T, what string, acquires, releases int32) {
+func (d *countingDriver) wantCalls(t *testing.T, what string, acquires, releases int32) {
 	t.Helper()
 	if a, r := d.acquires.Swap(0), d.releases.Swap(0); a != acquires || r != releases {
 		t.Errorf("%s: %d calls to acquire and %d to release, want %d and %d", what, a, r, acquires, releases)

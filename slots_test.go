@@ -16,13 +16,13 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// partly is a driver that cannot ask for some keys, like a driver over several sets of which one is down.
-type partly struct {
+// partlyDownDriver is a driver that cannot ask for some keys, like a driver over several sets of which one is down.
+type partlyDownDriver struct {
 	*memory.Driver
 	down func(driver.Request) error // nil error: the service answers
 }
 
-func (d *partly) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+func (d *partlyDownDriver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
 	if err := d.down(req); err != nil {
 		if !errors.Is(err, driver.ErrAuth) && !req.NoWait {
 			req.Obstacle(err)
@@ -36,7 +36,7 @@ func (d *partly) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 
 // newPartlyDownClient returns another client of the same nodes. down may answer in place of the service.
 func (b *bench) newPartlyDownClient(down func(driver.Request) error) *holdfast.Client {
-	c, err := holdfast.New(&partly{b.drv.Peer(), down}, nil)
+	c, err := holdfast.New(&partlyDownDriver{b.drv.Peer(), down}, nil)
 	if err != nil {
 		b.t.Fatal(err)
 	}

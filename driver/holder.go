@@ -17,15 +17,15 @@ func (g Grant) Of(i int) (owner string, token int64) {
 	return owner, token
 }
 
-// adoptable is the last character of the owner id of a grant that was requested with Request.Adoptable.
-const adoptable = "*"
+// adoptableMark is the last character of the owner id of a grant that was requested with Request.Adoptable.
+const adoptableMark = "*"
 
 // Adoptable returns owner as the id of a grant that another process may adopt.
-func Adoptable(owner string) string { return owner + adoptable }
+func Adoptable(owner string) string { return owner + adoptableMark }
 
 // IsAdoptable reports whether owner is the id of a grant that another process may adopt. Such a
 // grant serves one holder.
-func IsAdoptable(owner string) bool { return strings.HasSuffix(owner, adoptable) }
+func IsAdoptable(owner string) bool { return strings.HasSuffix(owner, adoptableMark) }
 
 // GrantOf returns the owner and the token of the grant that serves the holder with the given owner and token.
 // It is the inverse of Grant.Of.

@@ -33,8 +33,8 @@ var (
 	registry   = make(map[string]OpenFunc) // by scheme; guarded by registryMu
 )
 
-// packages lists the packages that register schemes, in the order in which errors name them.
-var packages = []struct {
+// enginePackages lists the packages that register schemes, in the order in which errors name them.
+var enginePackages = []struct {
 	path    string
 	schemes []string
 }{
@@ -110,7 +110,7 @@ func openerFor(scheme string) (OpenFunc, error) {
 		}
 	}
 	base, _, _ := strings.Cut(lower, "+")
-	for _, p := range packages {
+	for _, p := range enginePackages {
 		if slices.Contains(p.schemes, base) {
 			return nil, fmt.Errorf("%w: no package for %s:// is imported; add import _ \"github.com/holdfast-go/holdfast/%s\"", ErrInvalid, base, p.path)
 		}
@@ -118,14 +118,14 @@ func openerFor(scheme string) (OpenFunc, error) {
 	if len(registry) == 0 {
 		return nil, fmt.Errorf("%w: no engine is imported; for Redis add import _ \"github.com/holdfast-go/holdfast/redis\"", ErrInvalid)
 	}
-	return nil, fmt.Errorf("%w: the URL does not begin with %s", ErrInvalid, usualSchemes())
+	return nil, fmt.Errorf("%w: the URL does not begin with %s", ErrInvalid, commonSchemes())
 }
 
-// usualSchemes returns the registered schemes without their variants, and an example. The caller holds
+// commonSchemes returns the registered schemes without their variants, and an example. The caller holds
 // registryMu.
-func usualSchemes() string {
+func commonSchemes() string {
 	var usual []string
-	for _, p := range packages {
+	for _, p := range enginePackages {
 		usual = append(usual, p.schemes...)
 	}
 	for _, scheme := range slices.Sorted(maps.Keys(registry)) { // packages that the list above does not know

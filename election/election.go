@@ -44,15 +44,15 @@ import (
 // MaxValue bounds the value that a leader proclaims, in bytes.
 const MaxValue = 57
 
-// mark begins the Note of each leader's lease.
-const mark = "leader"
+// leaderMark begins the Note of each leader's lease.
+const leaderMark = "leader"
 
 // noteFor returns the Note of a leader that proclaims value.
-func noteFor(value string) string { return strings.TrimSuffix(mark+" "+value, " ") }
+func noteFor(value string) string { return strings.TrimSuffix(leaderMark+" "+value, " ") }
 
 // Value returns the value that a holder proclaims, and whether the holder is a leader.
 func Value(holder holdfast.Holder) (value string, leads bool) {
-	rest, leads := strings.CutPrefix(holder.Note, mark)
+	rest, leads := strings.CutPrefix(holder.Note, leaderMark)
 	if value, ok := strings.CutPrefix(rest, " "); leads && (ok || rest == "") {
 		return value, true
 	}

@@ -59,22 +59,22 @@ func (b *bench) endTerm(term *election.Leadership) {
 	}
 }
 
-// seen is one result that Observe yields.
-type seen struct {
+// observation is one result that Observe yields.
+type observation struct {
 	leader election.Leader
 	err    error
 }
 
 // startObserver returns a channel with the results of an observer, which runs until the test ends.
-func (b *bench) startObserver(c *holdfast.Client) <-chan seen {
+func (b *bench) startObserver(c *holdfast.Client) <-chan observation {
 	ctx, cancel := context.WithCancel(context.Background())
-	all := make(chan seen, 100)
+	all := make(chan observation, 100)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		defer close(all)
 		for leader, err := range election.Observe(ctx, c, "e") {
-			all <- seen{leader, err}
+			all <- observation{leader, err}
 		}
 	}()
 	b.Cleanup(func() { cancel(); <-done })
@@ -82,19 +82,19 @@ func (b *bench) startObserver(c *holdfast.Client) <-chan seen {
 }
 
 // awaitSeen waits for the next result of the observer.
-func (b *bench) awaitSeen(all <-chan seen) seen {
+func (b *bench) awaitSeen(all <-chan observation) observation {
 	b.Helper()
 	select {
 	case s := <-all:
 		return s
 	case <-time.After(10 * time.Second):
 		b.Fatal("nothing is seen")
-		return seen{}
+		return observation{}
 	}
 }
 
 // checkQuiet checks that the observer yields nothing for some time.
-func (b *bench) checkQuiet(all <-chan seen) {
+func (b *bench) checkQuiet(all <-chan observation) {
 	b.Helper()
 	select {
 	case s := <-all:
@@ -107,7 +107,7 @@ func TestOthersSeeLeaderAndValue(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		me, other := b.newClient(), b.newClient()
 		all := b.startObserver(other)
-		if s := b.awaitSeen(all); s != (seen{}) {
+		if s := b.awaitSeen(all); s != (observation{}) {
 			b.Errorf("before any campaign: %+v", s)
 		}
 		term := b.startTerm(me, "[2001:db8::7]:8080")
@@ -132,7 +132,7 @@ func TestOthersSeeLeaderAndValue(t *testing.T) {
 		}
 		b.checkQuiet(all)
 		b.endTerm(term)
-		if s := b.awaitSeen(all); s != (seen{}) {
+		if s := b.awaitSeen(all); s != (observation{}) {
 			b.Errorf("after the leader has resigned: %+v", s)
 		}
 		next := b.startTerm(other, "")
@@ -446,8 +446,8 @@ func TestRunCallsBackLikeLeaderElector(t *testing.T) {
 	})
 }
 
-// trial is an election with observers, and with candidates that resign, lose their leases and die.
-type trial struct {
+// electionTrial is an election with observers, and with candidates that resign, lose their leases and die.
+type electionTrial struct {
 	*testing.T
 	open  func() *holdfast.Client
 	until time.Duration
@@ -460,7 +460,7 @@ type trial struct {
 	values  map[holdfast.Token]string
 }
 
-func (r *trial) run() (terms int) {
+func (r *electionTrial) runElection() (terms int) {
 	r.leading, r.values = make(map[*election.Leadership]bool), make(map[holdfast.Token]string)
 	ctx, cancel := context.WithTimeout(r.Context(), r.until)
 	defer cancel()
@@ -488,7 +488,7 @@ func (r *trial) run() (terms int) {
 }
 
 // leadOnce runs one campaign with a new client.
-func (r *trial) leadOnce(ctx context.Context, operator *holdfast.Client, value string) {
+func (r *electionTrial) leadOnce(ctx context.Context, operator *holdfast.Client, value string) {
 	c := r.open()
 	defer c.Close()
 	term, err := election.Campaign(ctx, c, "e", value, &holdfast.AcquireOptions{TTL: r.ttl})
@@ -531,7 +531,7 @@ func (r *trial) leadOnce(ctx context.Context, operator *holdfast.Client, value s
 	}
 }
 
-func (r *trial) observeLeaders(ctx context.Context, c *holdfast.Client) {
+func (r *electionTrial) observeLeaders(ctx context.Context, c *holdfast.Client) {
 	var last holdfast.Token
 	looks := 0
 	for leader, err := range election.Observe(ctx, c, "e") {
@@ -581,11 +581,11 @@ func TestTermsRiseWithOneLeaderEach(t *testing.T) {
 				time.Sleep(rand.N(5 * time.Second))
 			}
 		})
-		r := &trial{
+		r := &electionTrial{
 			T: b.T, open: b.newClient, until: 20 * time.Minute, ttl: 4 * time.Second,
 			think: func() time.Duration { return rand.N(2 * time.Second) },
 		}
-		if n := r.run(); n < 100 {
+		if n := r.runElection(); n < 100 {
 			b.Errorf("%d terms, want a hundred", n)
 		}
 		close(stop)
@@ -596,7 +596,7 @@ func TestTermsRiseWithOneLeaderEach(t *testing.T) {
 func TestTermsRiseWithOneLeaderEachOnRedis(t *testing.T) {
 	t.Parallel()
 	url := "redis://" + redistest.Start(t, nil).Addr()
-	r := &trial{
+	r := &electionTrial{
 		T: t, until: 6 * time.Second, ttl: 400 * time.Millisecond,
 		think: func() time.Duration { return rand.N(30 * time.Millisecond) },
 		open: func() *holdfast.Client {
@@ -607,7 +607,7 @@ func TestTermsRiseWithOneLeaderEachOnRedis(t *testing.T) {
 			return openClient(t, drv)
 		},
 	}
-	if n := r.run(); n < 10 {
+	if n := r.runElection(); n < 10 {
 		t.Errorf("%d terms", n)
 	}
 }

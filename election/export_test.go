@@ -8,7 +8,7 @@ type Observer struct{ observer }
 // Follow calls follow until it does not ask for another look.
 func (o *Observer) Follow(st holdfast.Status, err error) (_ Leader, news bool, _ error) {
 	for {
-		leader, news, again, err := o.follow(st, err)
+		leader, news, again, err := o.applyStatus(st, err)
 		if !again {
 			return leader, news, err
 		}
@@ -17,6 +17,6 @@ func (o *Observer) Follow(st holdfast.Status, err error) (_ Leader, news bool, _
 
 // See calls follow once.
 func (o *Observer) See(st holdfast.Status) (leader Leader, news, again bool) {
-	leader, news, again, _ = o.follow(st, nil)
+	leader, news, again, _ = o.applyStatus(st, nil)
 	return leader, news, again
 }

@@ -42,7 +42,7 @@ func Observe(ctx context.Context, client *holdfast.Client, name string) iter.Seq
 			if ctx.Err() != nil {
 				return
 			}
-			leader, news, again, err := seen.follow(st, err)
+			leader, news, again, err := seen.applyStatus(st, err)
 			if news && !yield(leader, err) || isLasting(err) {
 				return
 			}
@@ -71,34 +71,34 @@ type observer struct {
 	known  bool   // the last look had an answer
 	failed bool   // the last look had none, and that was reported
 
-	doubt sight // another leader, seen once
-	looks int   // number of looks at leaders that were not confirmed
+	doubt leaderSight // another leader, seen once
+	looks int         // number of looks at leaders that were not confirmed
 }
 
-// sight is the result of one look at a leader.
-type sight struct {
+// leaderSight is the result of one look at a leader.
+type leaderSight struct {
 	owner string
 	term  holdfast.Token // 0: the nodes do not agree
 }
 
-// errUnsure is the error while the nodes disagree about a term for a long time.
-var errUnsure error = &holdfast.UnavailableError{Err: errors.New("the nodes do not agree on the term of the leader")}
+// errTermUnclear is the error while the nodes disagree about a term for a long time.
+var errTermUnclear error = &holdfast.UnavailableError{Err: errors.New("the nodes do not agree on the term of the leader")}
 
-// follow returns the leader to yield after a look, whether it is news, and whether to look again soon. A
+// applyStatus returns the leader to yield after a look, whether it is news, and whether to look again soon. A
 // leader counts once two looks agree. During an election, and after nodes have lost their memory, some nodes
 // show another term than the leader will have.
-func (o *observer) follow(st holdfast.Status, err error) (_ Leader, news, again bool, _ error) {
+func (o *observer) applyStatus(st holdfast.Status, err error) (_ Leader, news, again bool, _ error) {
 	leader := leaderOf(st)
 	leads := leader.Term != 0
 	another := leads && st.Owner != o.owner
 	if err == nil && another {
 		last := o.doubt
-		o.doubt = sight{st.Owner, agreedToken(st)}
+		o.doubt = leaderSight{st.Owner, agreedToken(st)}
 		if o.looks++; o.doubt != last || o.doubt.term == 0 {
 			if o.looks < maxDoubt {
 				return Leader{}, false, true, nil
 			}
-			err = errUnsure
+			err = errTermUnclear
 		} else if leader.Term <= o.leader.Term {
 			err = fmt.Errorf("%w: from %d to %d", ErrWentBack, o.leader.Term, leader.Term)
 		}
@@ -108,7 +108,7 @@ func (o *observer) follow(st holdfast.Status, err error) (_ Leader, news, again 
 		o.failed, o.known = true, false
 		return Leader{}, news, false, err
 	}
-	o.doubt, o.looks = sight{}, 0
+	o.doubt, o.looks = leaderSight{}, 0
 	news = !o.known || leads != o.leads || another
 	if another { // otherwise the leader keeps its term, even if nodes that were down show another one
 		o.leader, o.owner = leader, st.Owner

@@ -55,15 +55,15 @@ func (e *StaleError) Error() string {
 		return fmt.Sprintf("stale fencing token: token %d of %q belongs to another lease", e.Token, e.Key)
 	}
 	text := fmt.Sprintf("stale fencing token: %q has seen token %d, and %d is older", e.Key, e.Highest, e.Token)
-	if e.Highest >= far && e.Token <= e.Highest/1000 {
+	if e.Highest >= farToken && e.Token <= e.Highest/1000 {
 		text += "; tokens so far apart are of two lock services, or of one that was restored: when no holder of the first is left, call Forget for it"
 	}
 	return text
 }
 
-// far is the highest token from which on the error blames another service for a token a thousand times lower: a late
+// farToken is the highest token from which on the error blames another service for a token a thousand times lower: a late
 // holder of the same service is not that far behind.
-const far = 1e9
+const farToken = 1e9
 
 // Is matches ErrStale.
 func (e *StaleError) Is(target error) bool { return target == ErrStale }
@@ -95,7 +95,7 @@ func (g *Guard) Do(key string, token holdfast.Token, owner string, write func() 
 	defer g.leaveEntry(e)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err := e.admit(key, token, owner); err != nil {
+	if err := e.admitToken(key, token, owner); err != nil {
 		return err
 	}
 	return write()
@@ -116,7 +116,7 @@ func (g *Guard) Check(key string, token holdfast.Token, owner string) error {
 	defer g.leaveEntry(e)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.check(key, token, owner)
+	return e.checkToken(key, token, owner)
 }
 
 // Highest returns the highest token seen for key and the owner of its lease, or 0 and "".
@@ -161,17 +161,17 @@ func (g *Guard) leaveEntry(e *entry) {
 	e.users--
 }
 
-// check returns the error for a token. The caller holds mu.
-func (e *entry) check(key string, token holdfast.Token, owner string) error {
+// checkToken returns the error for a token. The caller holds mu.
+func (e *entry) checkToken(key string, token holdfast.Token, owner string) error {
 	if token > 0 && (token > e.highest || token == e.highest && owner == e.owner) {
 		return nil
 	}
 	return &StaleError{Key: key, Token: token, Highest: e.highest}
 }
 
-// admit checks a token and records it. The caller holds mu.
-func (e *entry) admit(key string, token holdfast.Token, owner string) error {
-	if err := e.check(key, token, owner); err != nil {
+// admitToken checks a token and records it. The caller holds mu.
+func (e *entry) admitToken(key string, token holdfast.Token, owner string) error {
+	if err := e.checkToken(key, token, owner); err != nil {
 		return err
 	}
 	e.highest, e.owner = token, owner

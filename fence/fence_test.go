@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/fence"
 )
 
-// rows are the cases of the rule: the token that the guard has seen, the next one, and whether it passes.
-var rows = []struct {
+// ruleCases are the cases of the rule: the token that the guard has seen, the next one, and whether it passes.
+var ruleCases = []struct {
 	name  string
 	seen  holdfast.Token
 	by    string
@@ -31,7 +31,7 @@ var rows = []struct {
 
 func TestRule(t *testing.T) {
 	t.Parallel()
-	for _, row := range rows {
+	for _, row := range ruleCases {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 			var g fence.Guard

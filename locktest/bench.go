@@ -198,7 +198,7 @@ func (b *bench) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOp
 func (b *bench) checkOutlasts(other *holdfast.Client, key string, until time.Time) {
 	b.Helper()
 	for end := until.Add(b.brief / 6); time.Now().Before(end); time.Sleep(b.brief / 12) {
-		b.isHeld(other, key)
+		b.checkHeld(other, key)
 	}
 }
 
@@ -211,8 +211,8 @@ func (b *bench) release(leases ...*holdfast.Lease) {
 	}
 }
 
-// isHeld checks that c cannot acquire key.
-func (b *bench) isHeld(c *holdfast.Client, key string) {
+// checkHeld checks that c cannot acquire key.
+func (b *bench) checkHeld(c *holdfast.Client, key string) {
 	b.Helper()
 	l, err := b.tryAcquire(c, key, nil)
 	if err == nil {
@@ -221,9 +221,9 @@ func (b *bench) isHeld(c *holdfast.Client, key string) {
 	b.checkError(err, holdfast.ErrHeld)
 }
 
-// isFree checks that c can acquire key: at once or, if a release may still be in progress, long before the
+// checkFree checks that c can acquire key: at once or, if a release may still be in progress, long before the
 // lock could expire. In a bubble that is at the same instant, once no request is in progress any more.
-func (b *bench) isFree(c *holdfast.Client, key string) {
+func (b *bench) checkFree(c *holdfast.Client, key string) {
 	b.Helper()
 	if b.virtual {
 		synctest.Wait()
@@ -299,8 +299,8 @@ func (b *bench) awaitLoss(l *holdfast.Lease) {
 	}
 }
 
-// rounds returns the number of repetitions of a step that takes seconds.
-func (b *bench) rounds(virtual, actual int) int {
+// roundCount returns the number of repetitions of a step that takes seconds.
+func (b *bench) roundCount(virtual, actual int) int {
 	if b.virtual {
 		return virtual
 	}
@@ -382,5 +382,5 @@ func runTogether(n int, fn func(i int)) {
 	all.Wait()
 }
 
-// upTo returns a random time in [0, d).
-func upTo(d time.Duration) time.Duration { return rand.N(d) }
+// randomUpTo returns a random time in [0, d).
+func randomUpTo(d time.Duration) time.Duration { return rand.N(d) }

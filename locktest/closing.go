@@ -10,14 +10,14 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-var closing = []testCase{
+var closingCases = []testCase{
 	{"CloseReleasesWhatIsHeld", closeReleases},
 	{"CloseEndsEveryWait", closeEndsWaits},
 	{"CloseUnderLoadLeavesNothing", closeUnderLoad},
 	{"ShutdownLetsTheHolderFinish", shutdownWaits},
 	{"AClosedDriverSaysSo", closedDriver},
 	{"CloseEndsTheWaitsOfTheDriver", closeEndsDriversWaits},
-	{"DoReleasesWhateverHappens", doReleases},
+	{"DoReleasesWhateverHappens", doReleasesLock},
 	{"LimitsAreKept", limitsAreKept},
 	{"TTLsAreRoundedUp", ttlsAreRoundedUp},
 	{"WhatIsNotDeclaredIsRefused", undeclaredIsRefused},
@@ -36,7 +36,7 @@ func closeReleases(b *bench) {
 		if l.Context().Err() == nil {
 			b.Error("a lease's context goes on after Close")
 		}
-		b.isFree(other, keyOf(i))
+		b.checkFree(other, keyOf(i))
 		b.release(l)
 	}
 	_, err := c.Acquire(b.Context(), "k", nil)
@@ -66,13 +66,13 @@ func closeEndsWaits(b *bench) {
 		b.checkError(<-errs, holdfast.ErrClosed)
 	}
 	b.release(l)
-	b.isFree(holder, "k")
+	b.checkFree(holder, "k")
 	b.checkCleared()
 }
 
 // A caller that acquires or releases while the client is closed leaves no lock.
 func closeUnderLoad(b *bench) {
-	for range b.rounds(50, 5) {
+	for range b.roundCount(50, 5) {
 		c := b.newClient()
 		var callers sync.WaitGroup
 		for i := range 4 {
@@ -86,12 +86,12 @@ func closeUnderLoad(b *bench) {
 						b.Errorf("Acquire() = %v", err)
 						return
 					}
-					time.Sleep(upTo(2 * time.Millisecond)) // otherwise all would be over before Close
+					time.Sleep(randomUpTo(2 * time.Millisecond)) // otherwise all would be over before Close
 					l.Release(b.Context())
 				}
 			})
 		}
-		time.Sleep(upTo(10 * time.Millisecond)) // any moment
+		time.Sleep(randomUpTo(10 * time.Millisecond)) // any moment
 		if err := c.Close(); err != nil {
 			b.Errorf("Close() = %v", err)
 		}
@@ -114,12 +114,12 @@ func shutdownWaits(b *bench) {
 	})
 	deadline := l.Deadline()
 	b.eventually("a renewal", func() bool { return l.Deadline().After(deadline) })
-	b.isHeld(other, "k")
+	b.checkHeld(other, "k")
 	b.release(l)
 	if err := <-done; err != nil {
 		b.Errorf("Shutdown() = %v", err)
 	}
-	b.isFree(other, "k")
+	b.checkFree(other, "k")
 	b.checkCleared()
 }
 
@@ -158,19 +158,19 @@ func closeEndsDriversWaits(b *bench) {
 	b.checkCleared()
 }
 
-func doReleases(b *bench) {
+func doReleasesLock(b *bench) {
 	c, other := b.newClient(), b.newClient()
 	boom := errors.New("boom")
 	err := b.retryLate(func() error {
 		return c.Do(b.contextInTime(), "k", nil, func(context.Context, *holdfast.Lease) error {
-			b.isHeld(other, "k")
+			b.checkHeld(other, "k")
 			return boom
 		})
 	})
 	if !errors.Is(err, boom) || errors.Is(err, holdfast.ErrLost) {
 		b.Errorf("Do() = %v, want fn's error alone", err)
 	}
-	b.isFree(other, "k")
+	b.checkFree(other, "k")
 	func() {
 		defer func() {
 			if recover() != "panic" {
@@ -181,7 +181,7 @@ func doReleases(b *bench) {
 			return c.Do(b.contextInTime(), "k", nil, func(context.Context, *holdfast.Lease) error { panic("panic") })
 		})
 	}()
-	b.isFree(other, "k")
+	b.checkFree(other, "k")
 	b.checkCleared()
 }
 

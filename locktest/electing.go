@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/election"
 )
 
-var electing = []testCase{
+var electingCases = []testCase{
 	{"LeadersFollowOneAnother", leadersFollow},
 }
 

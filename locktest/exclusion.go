@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-var exclusion = []testCase{
+var exclusionCases = []testCase{
 	{"OneHolderAtATime", oneHolderAtATime},
 	{"OneHolderAmongClientsAndGoroutines", oneHolderAmongMany},
 	{"TokensRiseAcrossClients", tokensRise},
@@ -26,10 +26,10 @@ func oneHolderAtATime(b *bench) {
 	if l.Key() != "k" || l.Owner() == "" {
 		b.Errorf("lease has key %q and id %q", l.Key(), l.Owner())
 	}
-	b.isHeld(other, "k")
-	b.isHeld(c, "k")
+	b.checkHeld(other, "k")
+	b.checkHeld(c, "k")
 	b.release(l)
-	b.isFree(other, "k")
+	b.checkFree(other, "k")
 	b.checkCleared()
 }
 
@@ -49,7 +49,7 @@ func oneHolderAmongMany(b *bench) {
 				return
 			}
 			g.enter(l)
-			time.Sleep(upTo(500 * time.Microsecond)) // otherwise two holders would never meet
+			time.Sleep(randomUpTo(500 * time.Microsecond)) // otherwise two holders would never meet
 			g.leave(l)
 			if err := l.Release(b.Context()); err != nil && !b.isStall(err) {
 				b.Errorf("Release() = %v", err)
@@ -154,7 +154,7 @@ func keysAreApart(b *bench) {
 		leases = append(leases, b.acquire(all[i%2], keyOf(i), nil))
 	}
 	for i := range leases {
-		b.isHeld(all[(i+1)%2], keyOf(i))
+		b.checkHeld(all[(i+1)%2], keyOf(i))
 	}
 	b.release(leases...)
 	b.checkCleared()
@@ -204,7 +204,7 @@ func releaseTwice(b *bench) {
 	b.release(l)
 	next := b.acquire(other, "k", nil)
 	b.release(l) // nil again, and the next holder keeps its lock
-	b.isHeld(c, "k")
+	b.checkHeld(c, "k")
 	b.release(next)
 	b.checkCleared()
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-var faults = []testCase{
-	{"CutOffALeaseEndsByItsDeadline", cutOffEnds},
+var faultCases = []testCase{
+	{"CutOffALeaseEndsByItsDeadline", cutOffLeaseExpires},
 	{"CutOffAReleaseIsNotConfirmed", cutOffRelease},
 	{"AReleaseEndsByItself", promptRelease},
-	{"AShortCutIsSurvived", shortCut},
+	{"AShortCutIsSurvived", shortCutIsSurvived},
 	{"LostRepliesLeaveNoLock", lostReplies},
 	{"LostRepliesToATryLeaveNoLock", lostRepliesToTry},
 	{"LostRepliesToRenewalsLoseNothing", lostRenewals},
@@ -28,7 +28,7 @@ var faults = []testCase{
 
 func (b *bench) needsCut() { b.skipWithout(b.Cut != nil && b.Mend != nil, "Service.Cut and Mend") }
 
-func cutOffEnds(b *bench) {
+func cutOffLeaseExpires(b *bench) {
 	b.needsCut()
 	ttl := b.exactTTL(2 * time.Second)
 	drv := b.openDriver()
@@ -111,7 +111,7 @@ func promptRelease(b *bench) {
 	}
 }
 
-func shortCut(b *bench) {
+func shortCutIsSurvived(b *bench) {
 	b.needsCut()
 	ttl := b.brief
 	drv, other := b.openDriver(), b.newClient()
@@ -122,7 +122,7 @@ func shortCut(b *bench) {
 	time.Sleep(ttl / 4) // that renewal fails meanwhile
 	b.Mend(drv)
 	b.eventually("a renewal after the cut", func() bool { return l.Deadline().After(deadline) })
-	b.isHeld(other, "k")
+	b.checkHeld(other, "k")
 	b.release(l)
 	b.checkCleared()
 }
@@ -132,11 +132,11 @@ func lostReplies(b *bench) {
 	b.skipWithout(b.LoseReplies != nil, "Service.LoseReplies")
 	g := &guarded{b: b}
 	all := b.newClients(2)
-	for k := range b.rounds(12, 4) {
+	for k := range b.roundCount(12, 4) {
 		b.LoseReplies(k % 4)
 		l := b.acquire(all[k%2], "k", &holdfast.AcquireOptions{TTL: b.long})
 		g.enter(l)
-		b.isHeldOrUnknown(all[(k+1)%2], "k")
+		b.checkHeldOrUnknown(all[(k+1)%2], "k")
 		b.LoseReplies((k + 2) % 4)
 		g.leave(l)
 		if err := l.Release(b.contextInTime()); err != nil {
@@ -146,8 +146,8 @@ func lostReplies(b *bench) {
 	}
 }
 
-// isHeldOrUnknown checks that c cannot acquire key while replies are lost.
-func (b *bench) isHeldOrUnknown(c *holdfast.Client, key string) {
+// checkHeldOrUnknown checks that c cannot acquire key while replies are lost.
+func (b *bench) checkHeldOrUnknown(c *holdfast.Client, key string) {
 	b.Helper()
 	l, err := c.TryAcquire(b.Context(), key, nil)
 	switch {
@@ -162,7 +162,7 @@ func (b *bench) isHeldOrUnknown(c *holdfast.Client, key string) {
 func lostRepliesToTry(b *bench) {
 	b.skipWithout(b.LoseReplies != nil, "Service.LoseReplies")
 	c, other := b.newClient(), b.newClient()
-	for k := 1; k <= b.rounds(5, 2); k++ {
+	for k := 1; k <= b.roundCount(5, 2); k++ {
 		b.LoseReplies(k)
 		l, err := c.TryAcquire(b.contextInTime(), "k", &holdfast.AcquireOptions{TTL: b.long})
 		if err == nil {
@@ -187,7 +187,7 @@ func lostRenewals(b *bench) {
 	b.skipWithout(b.LoseReplies != nil, "Service.LoseReplies")
 	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
-	for range b.rounds(10, 2) {
+	for range b.roundCount(10, 2) {
 		b.LoseReplies(1)
 		deadline := l.Deadline()
 		b.eventually("a renewal", func() bool { return l.Deadline().After(deadline) })
@@ -221,10 +221,10 @@ func minorityStops(b *bench) {
 	before := b.acquire(c, "before", &holdfast.AcquireOptions{TTL: b.brief})
 	b.StopNodes((b.Nodes - 1) / 2)
 	l := b.acquire(c, "k", nil)
-	b.isHeld(other, "k")
+	b.checkHeld(other, "k")
 	deadline := before.Deadline()
 	b.eventually("a renewal", func() bool { return before.Deadline().After(deadline) })
-	b.isHeld(other, "before")
+	b.checkHeld(other, "before")
 	b.release(l, before)
 	b.release(b.acquire(other, "k", nil))
 	b.StartNodes()

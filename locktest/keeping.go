@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-var keeping = []testCase{
+var keepingCases = []testCase{
 	{"TheWatchdogKeepsALease", watchdogKeeps},
 	{"NoRenewEndsAfterTheTTL", noRenewEnds},
 	{"MaxHoldStopsTheWatchdog", maxHoldStops},
@@ -19,18 +19,18 @@ var keeping = []testCase{
 	{"AKeptLockIsNobodys", keptIsNobodys},
 	{"ExtendLonger", extendLonger},
 	{"ExtendNeverShortens", extendNeverShortens},
-	{"CheckAsksTheService", checkAsks},
+	{"CheckAsksTheService", checkAsksService},
 	{"AdoptContinuesAGrant", adoptContinues},
 	{"AdoptOfAPassedGrantIsLost", adoptPassed},
 	{"OneGrantIsAdoptedOnce", adoptOnce},
 	{"AdoptOfAReleasedGrantIsLost", adoptReleased},
-	{"OnlyAnAdoptableGrantIsAdopted", adoptPlain},
-	{"AnAdoptableGrantServesOneHolder", adoptedGoesOn},
+	{"OnlyAnAdoptableGrantIsAdopted", plainGrantIsNotAdopted},
+	{"AnAdoptableGrantServesOneHolder", adoptableServesOneHolder},
 	{"DetachLeavesTheLockUntilItsDeadline", detachLeaves},
 	{"ADetachedGrantIsRenewedAndReleased", detachedContinues},
 	{"ADetachedGrantThatIsOverStaysOver", detachedStaysOver},
 	{"ContextOutlivesTheAcquiringOne", contextOutlives},
-	{"ManyGrantsAreRenewedInOneCall", renewMany},
+	{"ManyGrantsAreRenewedInOneCall", renewManyGrants},
 	{"TrustCountsFromBeforeTheRequest", trustCounts},
 	{"AReleaseIsSentWithAnEndedContext", releaseIsSent},
 	{"AReleaseDuringARenewalFreesTheLock", releaseDuringRenewal},
@@ -67,7 +67,7 @@ func noRenewEnds(b *bench) {
 	}
 	b.awaitLoss(l)
 	b.checkError(l.Release(b.Context()), holdfast.ErrLost)
-	b.isHeld(c, "k")
+	b.checkHeld(c, "k")
 	b.release(next)
 }
 
@@ -98,8 +98,8 @@ func minHoldOutlasts(b *bench) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.isHeld(other, "k")
-	b.isHeld(c, "k")
+	b.checkHeld(other, "k")
+	b.checkHeld(c, "k")
 	next := b.acquire(other, "k", nil)
 	if kept := time.Since(begin); kept < least {
 		b.Errorf("kept for %v, want at least %v", kept, least)
@@ -134,7 +134,7 @@ func extendLonger(b *bench) {
 	}
 	b.release(l)
 	b.checkError(l.Extend(b.Context(), b.long), holdfast.ErrLost)
-	b.isFree(other, "k")
+	b.checkFree(other, "k")
 	b.checkCleared()
 }
 
@@ -155,11 +155,11 @@ func extendNeverShortens(b *bench) {
 		}
 	}
 	b.release(l)
-	b.isFree(other, "k")
+	b.checkFree(other, "k")
 	b.checkCleared()
 }
 
-func checkAsks(b *bench) {
+func checkAsksService(b *bench) {
 	b.skipWithout(b.can.check, "driver.Checker")
 	c := b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
@@ -187,8 +187,8 @@ func checkAsks(b *bench) {
 
 func (b *bench) needsAdopter() { b.Helper(); b.skipWithout(b.can.adopt, "driver.Adopter") }
 
-// takeDeadGrant acquires a grant and does not release it, like a process that died.
-func (b *bench) takeDeadGrant(key string, ttl time.Duration) driver.Grant {
+// takeAbandonedGrant acquires a grant and does not release it, like a process that died.
+func (b *bench) takeAbandonedGrant(key string, ttl time.Duration) driver.Grant {
 	b.Helper()
 	b.needsAdopter()
 	drv := b.openDriver()
@@ -201,7 +201,7 @@ func adoptContinues(b *bench) {
 	var g driver.Grant
 	var l *holdfast.Lease
 	err := b.retryLate(func() (err error) {
-		g = b.takeDeadGrant("k", b.brief) // the grant of the failed adoption has expired
+		g = b.takeAbandonedGrant("k", b.brief) // the grant of the failed adoption has expired
 		l, err = c.Adopt(b.contextInTime(), "k", g.Owner, holdfast.Token(g.Token), &holdfast.AcquireOptions{TTL: b.brief})
 		return err
 	})
@@ -213,16 +213,16 @@ func adoptContinues(b *bench) {
 	}
 	b.checkOutlasts(other, "k", l.Deadline())
 	b.release(l)
-	b.isFree(other, "k")
+	b.checkFree(other, "k")
 	b.checkCleared()
 }
 
 func adoptPassed(b *bench) {
-	g := b.takeDeadGrant("k", b.short)
+	g := b.takeAbandonedGrant("k", b.short)
 	c, other := b.newClient(), b.newClient()
 	l := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long})
 	b.checkError(b.adoptInVain(c, g.Owner, holdfast.Token(g.Token)), holdfast.ErrLost)
-	b.isHeld(c, "k")
+	b.checkHeld(c, "k")
 	if err := b.retryLate(func() error { return l.Extend(b.contextInTime(), b.long) }); err != nil {
 		b.Errorf("the holder's renewal after a failed Adopt: %v", err)
 	}
@@ -243,9 +243,9 @@ func (b *bench) adoptInVain(c *holdfast.Client, id string, token holdfast.Token)
 
 // adoptOnce lets several clients adopt one lease at the same time.
 func adoptOnce(b *bench) {
-	g := b.takeDeadGrant("k", b.brief)
+	g := b.takeAbandonedGrant("k", b.brief)
 	all := b.newClients(4)
-	for range b.rounds(20, 3) {
+	for range b.roundCount(20, 3) {
 		won := make([]*holdfast.Lease, len(all))
 		runTogether(len(all), func(i int) {
 			l, err := all[i].Adopt(b.contextInTime(), "k", g.Owner, holdfast.Token(g.Token), &holdfast.AcquireOptions{TTL: b.brief})
@@ -266,7 +266,7 @@ func adoptOnce(b *bench) {
 		}
 		if l == nil {
 			b.checkCleared()
-			g = b.takeDeadGrant("k", b.brief)
+			g = b.takeAbandonedGrant("k", b.brief)
 			continue
 		}
 		if int64(l.Token()) <= g.Token {
@@ -283,12 +283,12 @@ func adoptReleased(b *bench) {
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long, Adoptable: true})
 	b.release(l)
 	b.checkError(b.adoptInVain(b.newClient(), l.Owner(), l.Token()), holdfast.ErrLost)
-	b.isFree(c, "k")
+	b.checkFree(c, "k")
 }
 
-// adoptPlain checks that a lease without Adoptable cannot be adopted, because another holder of its process
+// plainGrantIsNotAdopted checks that a lease without Adoptable cannot be adopted, because another holder of its process
 // may have it by then.
-func adoptPlain(b *bench) {
+func plainGrantIsNotAdopted(b *bench) {
 	b.needsAdopter()
 	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
@@ -311,9 +311,9 @@ func adoptPlain(b *bench) {
 	b.checkCleared()
 }
 
-// adoptedGoesOn checks that an adoptable lease is not handed over inside its process: only its holder may rely
+// adoptableServesOneHolder checks that an adoptable lease is not handed over inside its process: only its holder may rely
 // on it.
-func adoptedGoesOn(b *bench) {
+func adoptableServesOneHolder(b *bench) {
 	b.needsAdopter()
 	c := b.newClient()
 	opts := &holdfast.AcquireOptions{TTL: b.long, Adoptable: true}
@@ -348,7 +348,7 @@ func keptIsNobodys(b *bench) {
 	if b.can.force {
 		b.checkError(other.ForceRelease(b.contextInTime(), "k", l.Token(), "by its token"), holdfast.ErrLost)
 	}
-	b.isHeld(other, "k")
+	b.checkHeld(other, "k")
 	if b.can.inspect {
 		if st, err := other.Inspect(b.contextInTime(), "k"); err != nil || !st.Kept || st.Token != 0 || st.Remaining < b.long/2 {
 			b.Errorf("Inspect() = %+v, %v, want it kept without a token", st, err)
@@ -358,7 +358,7 @@ func keptIsNobodys(b *bench) {
 		if err := b.retryLate(func() error { return other.ForceRelease(b.contextInTime(), "k", 0, "its MinHold is to end") }); err != nil {
 			b.Errorf("ForceRelease with token 0 = %v", err)
 		}
-		b.isFree(other, "k")
+		b.checkFree(other, "k")
 	}
 }
 
@@ -373,7 +373,7 @@ func detachLeaves(b *bench) {
 		b.Error("the context goes on")
 	}
 	b.checkNoError(c.Close())
-	b.isHeld(other, "k")
+	b.checkHeld(other, "k")
 	b.release(b.acquire(other, "k", nil))
 	if now := time.Now(); now.Before(l.Deadline()) {
 		b.Errorf("the next holder came %v before the deadline", l.Deadline().Sub(now))
@@ -383,7 +383,7 @@ func detachLeaves(b *bench) {
 
 // detachedContinues renews and releases a grant that another client has detached.
 func detachedContinues(b *bench) {
-	g := b.takeDeadGrant("k", b.brief)
+	g := b.takeAbandonedGrant("k", b.brief)
 	drv, other := b.openDriver(), b.newClient()
 	defer drv.Close()
 	for end := time.Now().Add(b.brief + b.brief/6); time.Now().Before(end); time.Sleep(b.brief / 12) {
@@ -394,12 +394,12 @@ func detachedContinues(b *bench) {
 		if most := time.Now().Add(b.brief); r.TrustedUntil.After(most) {
 			b.Errorf("trusted until %v after the TTL", r.TrustedUntil.Sub(most))
 		}
-		b.isHeld(other, "k")
+		b.checkHeld(other, "k")
 	}
 	b.checkNoError(b.retryLate(func() error { return drv.Release(b.contextInTime(), g, 0) }))
-	b.isFree(other, "k")
+	b.checkFree(other, "k")
 	b.checkError(b.renewGrant(drv, g), holdfast.ErrLost)
-	b.isFree(other, "k")
+	b.checkFree(other, "k")
 	b.checkCleared()
 }
 
@@ -410,7 +410,7 @@ func (b *bench) renewGrant(drv driver.Driver, g driver.Grant) error {
 
 // detachedStaysOver checks that a detached lease that has expired is never renewed again.
 func detachedStaysOver(b *bench) {
-	g := b.takeDeadGrant("k", b.short)
+	g := b.takeAbandonedGrant("k", b.short)
 	drv, other := b.openDriver(), b.newClient()
 	defer drv.Close()
 	b.release(b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long}))
@@ -418,11 +418,11 @@ func detachedStaysOver(b *bench) {
 		g.TTL = b.long // each node has a tenth of it to answer
 	}
 	b.checkError(b.renewGrant(drv, g), holdfast.ErrLost)
-	b.isFree(other, "k")
+	b.checkFree(other, "k")
 	l := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long})
 	b.checkError(b.renewGrant(drv, g), holdfast.ErrLost)
 	b.checkNoError(b.retryLate(func() error { return drv.Release(b.contextInTime(), g, 0) }))
-	b.isHeld(b.newClient(), "k")
+	b.checkHeld(b.newClient(), "k")
 	b.release(l)
 	b.checkCleared()
 }
@@ -453,7 +453,7 @@ func contextOutlives(b *bench) {
 	}
 }
 
-func renewMany(b *bench) {
+func renewManyGrants(b *bench) {
 	drv := b.openDriver()
 	defer drv.Close()
 	var grants []driver.Grant
@@ -525,9 +525,9 @@ func releaseIsSent(b *bench) {
 	defer drv.Close()
 	ctx, cancel := context.WithCancel(b.Context())
 	cancel()
-	for tries := b.rounds(1, 50); ; tries-- { // the answer of a busy machine may take longer than Release waits
+	for tries := b.roundCount(1, 50); ; tries-- { // the answer of a busy machine may take longer than Release waits
 		err := drv.Release(ctx, b.takeGrant(drv, "k", b.long), 0)
-		b.isFree(other, "k")
+		b.checkFree(other, "k")
 		if err == nil {
 			break
 		}
@@ -541,14 +541,14 @@ func releaseIsSent(b *bench) {
 func releaseDuringRenewal(b *bench) {
 	drv, other := b.openDriver(), b.newClient()
 	defer drv.Close()
-	for range b.rounds(50, 10) {
+	for range b.roundCount(50, 10) {
 		g := b.takeGrant(drv, "k", b.long)
 		var renewal sync.WaitGroup
 		renewal.Go(func() { drv.Renew(b.contextInTime(), []driver.Grant{g}) })
-		time.Sleep(upTo(time.Millisecond)) // any moment
+		time.Sleep(randomUpTo(time.Millisecond)) // any moment
 		b.checkNoError(b.retryLate(func() error { return drv.Release(b.contextInTime(), g, 0) }))
 		renewal.Wait()
-		b.isFree(other, "k")
+		b.checkFree(other, "k")
 	}
 	b.checkCleared()
 }

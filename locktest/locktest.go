@@ -78,8 +78,8 @@ type testCase struct {
 	run  func(b *bench)
 }
 
-// cases is the suite, theme by theme.
-var cases = concatThemes(exclusion, waiting, keeping, faults, looking, naming, nesting, several, electing, closing)
+// allCases is the suite, theme by theme.
+var allCases = concatThemes(exclusionCases, waitingCases, keepingCases, faultCases, inspectionCases, namingCases, nestingCases, severalCases, electingCases, closingCases)
 
 func concatThemes(themes ...[]testCase) []testCase {
 	var all []testCase
@@ -95,11 +95,11 @@ func Run(t *testing.T, h Harness) {
 		t.Fatal("locktest: Harness.Start is nil")
 	}
 	for _, name := range h.Cases {
-		if !slices.ContainsFunc(cases, func(c testCase) bool { return c.name == name }) {
+		if !slices.ContainsFunc(allCases, func(c testCase) bool { return c.name == name }) {
 			t.Errorf("locktest: Harness.Cases: there is no test %q", name)
 		}
 	}
-	for _, c := range cases {
+	for _, c := range allCases {
 		if h.Cases != nil && !slices.Contains(h.Cases, c.name) {
 			continue
 		}

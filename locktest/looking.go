@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-var looking = []testCase{
+var inspectionCases = []testCase{
 	{"InspectShowsTheHolder", inspectShows},
 	{"InspectOfAFreeKey", inspectFree},
 	{"ListShowsWhatIsHeld", listShows},
@@ -138,7 +138,7 @@ func queueShows(b *bench) {
 	b.skipWithout(b.can.queue && b.limits.Order, "driver.Queuer and Limits.Order")
 	c := b.newClient()
 	var shown, owners []string
-	for range b.rounds(1, 3) {
+	for range b.roundCount(1, 3) {
 		shown, owners = nil, nil
 		first := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
 		ctx := b.contextInTime()
@@ -201,7 +201,7 @@ func forceCompares(b *bench) {
 	for _, token := range []holdfast.Token{0, l.Token() - 1, l.Token() + 1000} {
 		b.checkError(b.tryForce(other, "k", token), holdfast.ErrLost)
 	}
-	b.isHeld(other, "k")
+	b.checkHeld(other, "k")
 	if err := b.retryLate(func() error { return l.Extend(b.contextInTime(), b.long) }); err != nil {
 		b.Errorf("renewal after refused force releases: %v", err)
 	}

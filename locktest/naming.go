@@ -6,9 +6,9 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-var naming = []testCase{
-	{"OddNamesAreNamesLikeOthers", oddNames},
-	{"BadNamesAreRefused", badNames},
+var namingCases = []testCase{
+	{"OddNamesAreNamesLikeOthers", unusualNamesWork},
+	{"BadNamesAreRefused", badNamesAreRejected},
 }
 
 // names lists keys that a service could confuse with its own keys, or with one another.
@@ -20,7 +20,7 @@ var names = []string{
 	strings.Repeat("x", 512), strings.Repeat("x", 511) + "y", strings.Repeat("é", 256), "{" + strings.Repeat("x", 510) + "}",
 }
 
-func oddNames(b *bench) {
+func unusualNamesWork(b *bench) {
 	all := b.newClients(2)
 	leases := make([]*holdfast.Lease, len(names))
 	for i, name := range names {
@@ -36,7 +36,7 @@ func oddNames(b *bench) {
 		if l == nil {
 			continue
 		}
-		b.isHeld(all[(i+1)%2], names[i])
+		b.checkHeld(all[(i+1)%2], names[i])
 		if err := b.retryLate(func() error { return l.Extend(b.contextInTime(), b.long) }); err != nil {
 			b.Errorf("Extend of %.40q = %v", names[i], err)
 		}
@@ -56,7 +56,7 @@ func oddNames(b *bench) {
 	b.checkCleared()
 }
 
-func badNames(b *bench) {
+func badNamesAreRejected(b *bench) {
 	c := b.newClient()
 	for _, name := range []string{
 		"", "a\nb", "\x00", "a\x00b", "\x7f", "\t", "a\u0085b", "\xff", "a\xc3", strings.Repeat("x", 513), "holdfast:x", "holdfast:",

@@ -4,7 +4,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-var nesting = []testCase{
+var nestingCases = []testCase{
 	{"NestingNeedsReentrant", nestingRefused},
 	{"NestedHoldsAreFreedTogether", nestingHolds},
 }
@@ -44,8 +44,8 @@ func nestingHolds(b *bench) {
 	if outer.Context().Err() == nil || inner.Context().Err() != nil {
 		b.Error("the released hold's context goes on, or the other's has ended")
 	}
-	b.isHeld(other, "k")
+	b.checkHeld(other, "k")
 	b.release(inner)
-	b.isFree(other, "k")
+	b.checkFree(other, "k")
 	b.checkCleared()
 }

@@ -28,7 +28,7 @@ func TestEveryDriverRuleHasCases(t *testing.T) {
 			continue
 		}
 		for name := range strings.SplitSeq(named[1], ", ") {
-			if !slices.ContainsFunc(cases, func(c testCase) bool { return c.name == name }) {
+			if !slices.ContainsFunc(allCases, func(c testCase) bool { return c.name == name }) {
 				t.Errorf("the rule %.40q names the case %s, which does not exist", rule, name)
 			}
 		}
@@ -38,7 +38,7 @@ func TestEveryDriverRuleHasCases(t *testing.T) {
 func TestCaseNamesAreUnique(t *testing.T) {
 	t.Parallel()
 	seen := make(map[string]bool)
-	for _, c := range cases {
+	for _, c := range allCases {
 		if seen[c.name] {
 			t.Errorf("the case %s is there twice", c.name)
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-var several = []testCase{
+var severalCases = []testCase{
 	{"AllAreTakenOrNone", allOrNone},
 	{"SetsInAnyOrderDoNotDeadlock", setsInAnyOrder},
 	{"ASemaphoreHasNoMoreHoldersThanSlots", slotsBoundHolders},
@@ -32,19 +32,19 @@ func allOrNone(b *bench) {
 		return nil
 	}))
 	b.checkError(err, holdfast.ErrHeld)
-	b.isFree(other, "another")
-	b.isFree(other, "k2")
+	b.checkFree(other, "another")
+	b.checkFree(other, "k2")
 	done := make(chan *holdfast.Leases)
 	go func() { done <- b.acquireAll(c, keys) }()
 	b.awaitWait(other, "k", 1)
-	b.isHeld(other, "another")
+	b.checkHeld(other, "another")
 	b.release(l)
 	all := <-done
 	if all == nil {
 		return
 	}
 	for _, key := range keys {
-		b.isHeld(other, key)
+		b.checkHeld(other, key)
 	}
 	if err := all.Release(b.Context()); err != nil && !b.isStall(err) {
 		b.Errorf("Release() = %v", err)
@@ -73,7 +73,7 @@ func setsInAnyOrder(b *bench) {
 	}
 	all := b.newClients(clients)
 	runTogether(clients, func(i int) {
-		for range b.rounds(60, 12) {
+		for range b.roundCount(60, 12) {
 			set := rand.Perm(names)[:1+rand.N(4)]
 			var keys []string
 			for _, n := range set {
@@ -86,7 +86,7 @@ func setsInAnyOrder(b *bench) {
 			for _, n := range set {
 				locks[n].enter(leases.Lease(keyOf(n)))
 			}
-			time.Sleep(upTo(2 * time.Millisecond)) // otherwise two holders would never meet
+			time.Sleep(randomUpTo(2 * time.Millisecond)) // otherwise two holders would never meet
 			for _, n := range set {
 				locks[n].leave(leases.Lease(keyOf(n)))
 			}
@@ -121,7 +121,7 @@ func slotsBoundHolders(b *bench) {
 	}
 	some := b.newClients(clients)
 	runTogether(clients*callers, func(i int) {
-		for range b.rounds(40, 8) {
+		for range b.roundCount(40, 8) {
 			l := b.acquireSlot(some[i%clients], slots)
 			if l == nil {
 				return
@@ -129,7 +129,7 @@ func slotsBoundHolders(b *bench) {
 			each[l.Slot()].enter(l)
 			_, n := all.enter(l, true)
 			raiseTo(&highest, int64(n))
-			time.Sleep(upTo(5 * time.Millisecond)) // otherwise two holders would never meet
+			time.Sleep(randomUpTo(5 * time.Millisecond)) // otherwise two holders would never meet
 			all.leave(l)
 			each[l.Slot()].leave(l)
 			b.release(l)
@@ -151,7 +151,7 @@ func slotsInOrder(b *bench) {
 	for i := range waiters {
 		want = append(want, i)
 	}
-	for range b.rounds(1, 3) {
+	for range b.roundCount(1, 3) {
 		holder := b.newClient()
 		held := []*holdfast.Lease{b.acquireSlot(holder, slots), b.acquireSlot(holder, slots)}
 		order = nil
@@ -237,14 +237,14 @@ func readersTogether(b *bench) {
 	}
 	all := b.newClients(clients)
 	runTogether(clients*callers, func(i int) {
-		for n := range b.rounds(40, 8) {
+		for n := range b.roundCount(40, 8) {
 			shared := (i+n)%3 > 0
 			l := b.acquireSide(all[i%clients], readers, shared)
 			if l == nil {
 				return
 			}
 			check(l, shared)
-			time.Sleep(upTo(5 * time.Millisecond)) // otherwise two holders would never meet
+			time.Sleep(randomUpTo(5 * time.Millisecond)) // otherwise two holders would never meet
 			inside.leave(l)
 			b.release(l)
 		}

@@ -11,16 +11,16 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-var waiting = []testCase{
+var waitingCases = []testCase{
 	{"AcquireWaitsForTheRelease", acquireWaits},
-	{"WaitOverIsHeld", waitOver},
+	{"WaitOverIsHeld", waitEndsWithHeld},
 	{"CancelledWaitSaysBoth", cancelledWait},
 	{"CancelAtAnyPointLeavesNothing", cancelAnywhere},
 	{"WaitersAreServedInOrder", servedInOrder},
-	{"ALeaverDoesNotStopTheOthers", leaverInFront},
+	{"ALeaverDoesNotStopTheOthers", leaverStopsNobody},
 	{"AWaitGoesOnWhenTheHolderDies", holderDies},
 	{"WaitBeginsIsTold", waitIsTold},
-	{"MaxWaitersCountsTheOthers", crowded},
+	{"MaxWaitersCountsTheOthers", maxWaitersCountsOthers},
 	{"TheObstacleIsToldWhenItChanges", obstacleIsTold},
 	{"AnEndedContextTakesNothing", endedContext},
 	{"AWaitMayBeginInAnOutage", waitBeginsInOutage},
@@ -45,7 +45,7 @@ func acquireWaits(b *bench) {
 	b.checkCleared()
 }
 
-func waitOver(b *bench) {
+func waitEndsWithHeld(b *bench) {
 	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", nil)
 	for _, waiter := range []*holdfast.Client{c, other} {
@@ -86,7 +86,7 @@ func cancelledWait(b *bench) {
 		b.checkError(err, context.DeadlineExceeded)
 	}
 	b.release(l)
-	b.isFree(other, "k")
+	b.checkFree(other, "k")
 	b.checkCleared()
 }
 
@@ -97,8 +97,8 @@ func cancelAnywhere(b *bench) {
 	g := &guarded{b: b}
 	all := b.newClients(clients)
 	runTogether(clients, func(i int) {
-		for range b.rounds(150, 40) {
-			ctx, cancel := context.WithTimeout(b.Context(), upTo(6*time.Millisecond))
+		for range b.roundCount(150, 40) {
+			ctx, cancel := context.WithTimeout(b.Context(), randomUpTo(6*time.Millisecond))
 			l, err := all[i].Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: b.long})
 			if err != nil {
 				cancel()
@@ -108,7 +108,7 @@ func cancelAnywhere(b *bench) {
 				continue
 			}
 			g.enter(l)
-			time.Sleep(upTo(2 * time.Millisecond)) // otherwise two holders would never meet
+			time.Sleep(randomUpTo(2 * time.Millisecond)) // otherwise two holders would never meet
 			g.leave(l)
 			l.Release(ctx) // ctx may have ended: the release is sent all the same
 			cancel()
@@ -207,7 +207,7 @@ func (b *bench) inOrder(waiters int, leave ...int) {
 		}
 	}
 	var order []int
-	for range b.rounds(1, 3) {
+	for range b.roundCount(1, 3) {
 		if order = b.serveRound(waiters, leave); slices.Equal(order, want) {
 			break
 		}
@@ -246,7 +246,7 @@ func (b *bench) serveRound(waiters int, leave []int) []int {
 
 func servedInOrder(b *bench) { b.inOrder(8) }
 
-func leaverInFront(b *bench) { b.inOrder(6, 0, 3) }
+func leaverStopsNobody(b *bench) { b.inOrder(6, 0, 3) }
 
 // A dead holder delays the waiters by its TTL and their own timer at most.
 func holderDies(b *bench) {
@@ -293,7 +293,7 @@ func waitIsTold(b *bench) {
 
 // With MaxWaiters of 1, one caller may wait behind the holder: it does not count itself. The next caller is
 // rejected.
-func crowded(b *bench) {
+func maxWaitersCountsOthers(b *bench) {
 	b.skipWithout(b.limits.Order, "Limits.Order")
 	c, waiter, other := b.newClient(), b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
@@ -378,7 +378,7 @@ func endedContext(b *bench) {
 	for _, once := range []bool{false, true} {
 		_, err := drv.Acquire(ctx, driver.Request{Key: "k", TTL: b.long, NoWait: once})
 		b.checkError(err, context.Canceled)
-		b.isFree(other, "k")
+		b.checkFree(other, "k")
 	}
 	b.checkCleared()
 }

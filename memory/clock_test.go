@@ -12,18 +12,18 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// clocked is a set of three nodes whose clocks the test sets.
-type clocked struct {
+// clockedNodes is a set of three nodes whose clocks the test sets.
+type clockedNodes struct {
 	*testing.T
 	root *memory.Driver
 }
 
-func withClocks(t *testing.T, fn func(clocked)) {
+func withClocks(t *testing.T, fn func(clockedNodes)) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) { fn(clocked{t, memory.New(3)}) })
+	synctest.Test(t, func(t *testing.T) { fn(clockedNodes{t, memory.New(3)}) })
 }
 
-func (c clocked) newClient() *holdfast.Client {
+func (c clockedNodes) newClient() *holdfast.Client {
 	cl, err := holdfast.New(c.root.Peer(), nil)
 	if err != nil {
 		c.Fatal(err)
@@ -33,13 +33,13 @@ func (c clocked) newClient() *holdfast.Client {
 }
 
 // jumpClocks shifts the clocks of a majority.
-func (c clocked) jumpClocks(by time.Duration) {
+func (c clockedNodes) jumpClocks(by time.Duration) {
 	c.root.Node(0).ShiftClock(by)
 	c.root.Node(2).ShiftClock(by)
 }
 
 func TestMajorityClockJumpNeverLowersToken(t *testing.T) {
-	withClocks(t, func(c clocked) {
+	withClocks(t, func(c clockedNodes) {
 		client, last := c.newClient(), holdfast.Token(0)
 		for i := range 20 {
 			c.jumpClocks([]time.Duration{0, time.Hour, 0, -time.Hour}[i%4])
@@ -60,7 +60,7 @@ func TestMajorityClockJumpNeverLowersToken(t *testing.T) {
 }
 
 func TestRejectionNamesWrongClockAndOffset(t *testing.T) {
-	withClocks(t, func(c clocked) {
+	withClocks(t, func(c clockedNodes) {
 		c.jumpClocks(-time.Hour)
 		client := c.newClient()
 		_, atOnce := client.TryAcquire(c.Context(), "k", nil)
@@ -92,7 +92,7 @@ func TestRejectionNamesWrongClockAndOffset(t *testing.T) {
 // A waiter survives a clock jump together with a loss of the counters, like any other outage. The error of a
 // caller that gives up meanwhile names the clocks, and not the holder from before.
 func TestWaitersSurviveClockJump(t *testing.T) {
-	withClocks(t, func(c clocked) {
+	withClocks(t, func(c clockedNodes) {
 		holder, err := c.newClient().Acquire(c.Context(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second})
 		if err != nil {
 			c.Fatal(err)

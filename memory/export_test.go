@@ -6,7 +6,7 @@ import "fmt"
 func (d *Driver) Leftovers() []string {
 	var names []string
 	for _, n := range d.cluster.nodes {
-		for _, name := range n.sweep() {
+		for _, name := range n.sweepExpired() {
 			names = append(names, fmt.Sprintf("%q on %s", name, n.name))
 		}
 	}

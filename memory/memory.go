@@ -55,8 +55,8 @@ type client struct {
 	alert  func(owner, why string) // nil: not set
 }
 
-// inlet is the connection of one client to one node.
-type inlet struct {
+// nodeConn is the connection of one client to one node.
+type nodeConn struct {
 	driver *Driver
 	index  int
 }
@@ -84,7 +84,7 @@ func (c *cluster) newDriver() *Driver {
 	d := &Driver{cluster: c}
 	var nodes []engine.Node
 	for i := range c.nodes {
-		nodes = append(nodes, &inlet{driver: d, index: i})
+		nodes = append(nodes, &nodeConn{driver: d, index: i})
 	}
 	cfg := engine.Config{Nodes: nodes}
 	if len(nodes) > 1 {
@@ -174,7 +174,7 @@ func (d *Driver) viewsOf(key string) (views []engine.View) {
 func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Status) bool) error {
 	var names []string
 	for _, n := range d.cluster.nodes {
-		names = append(names, n.sweep()...)
+		names = append(names, n.sweepExpired()...)
 	}
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
@@ -248,7 +248,7 @@ func (c *cluster) noteClient(id string, h driver.Holder) {
 	c.mu.Unlock()
 	if due {
 		for _, n := range c.nodes {
-			n.sweep()
+			n.sweepExpired()
 		}
 	}
 }
@@ -297,15 +297,15 @@ func (c *cluster) wakeOwner(node int, w quorum.Wake) {
 }
 
 // Name implements engine.Node.
-func (in *inlet) Name() string { return in.driver.cluster.nodes[in.index].name }
+func (in *nodeConn) Name() string { return in.driver.cluster.nodes[in.index].name }
 
 // Send implements engine.Node.
-func (in *inlet) Send(r *engine.Request) {
-	in.driver.cluster.nodes[in.index].acceptWork(work{in: in, r: r})
+func (in *nodeConn) Send(r *engine.Request) {
+	in.driver.cluster.nodes[in.index].acceptWork(pendingRequest{in: in, r: r})
 }
 
 // Subscribe implements engine.Node.
-func (in *inlet) Subscribe() {
+func (in *nodeConn) Subscribe() {
 	c := in.driver.cluster
 	c.mu.Lock()
 	c.clients[in.driver.engine.Client()].hears |= quorum.Only(in.index)

@@ -28,7 +28,7 @@ type Node struct {
 	delay    time.Duration
 	shift    time.Duration
 	lose     int // number of replies to lose
-	pending  []work
+	pending  []pendingRequest
 	draining bool
 }
 
@@ -40,10 +40,10 @@ const (
 	frozen
 )
 
-// work is a request that has not been executed yet.
-type work struct {
+// pendingRequest is a request that has not been executed yet.
+type pendingRequest struct {
 	due time.Time
-	in  *inlet
+	in  *nodeConn
 	r   *engine.Request
 }
 
@@ -105,7 +105,7 @@ func (n *Node) setState(s state) {
 	if changed {
 		n.cluster.tellClients(n.event())
 	}
-	n.drain()
+	n.executeDue()
 }
 
 // event returns the node's state.
@@ -125,7 +125,7 @@ func (n *Node) event() driver.NodeEvent {
 func (n *Node) now() int64 { return time.Now().Add(n.shift).UnixMicro() }
 
 // acceptWork accepts a request, and executes it at once if nothing delays it.
-func (n *Node) acceptWork(w work) {
+func (n *Node) acceptWork(w pendingRequest) {
 	n.mu.Lock()
 	if n.state == stopped {
 		n.mu.Unlock()
@@ -134,15 +134,15 @@ func (n *Node) acceptWork(w work) {
 	}
 	w.due = time.Now().Add(n.delay)
 	if n.delay > 0 {
-		time.AfterFunc(n.delay, n.drain)
+		time.AfterFunc(n.delay, n.executeDue)
 	}
 	n.pending = append(n.pending, w)
 	n.mu.Unlock()
-	n.drain()
+	n.executeDue()
 }
 
-// drain executes the requests that are due, in order, in one goroutine at a time.
-func (n *Node) drain() {
+// executeDue executes the requests that are due, in order, in one goroutine at a time.
+func (n *Node) executeDue() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.draining {
@@ -171,7 +171,7 @@ func (n *Node) drain() {
 
 // executeWork applies a request to the lock and returns a function that sends the reply and the wake-up.
 // The caller holds mu.
-func (n *Node) executeWork(w work) (then func()) {
+func (n *Node) executeWork(w pendingRequest) (then func()) {
 	c, i := w.in.driver.cluster, w.in.index
 	hears := func(owner string) bool { return c.reachesOwner(i, owner) }
 	name, ask := w.r.Lock.Name, &w.r.Ask
@@ -295,8 +295,8 @@ func (n *Node) dropKept(name string, st driver.Status) (done bool, err error) {
 	return done, nil
 }
 
-// sweep deletes expired entries and returns the names of the locks that are held or waited for.
-func (n *Node) sweep() []string {
+// sweepExpired deletes expired entries and returns the names of the locks that are held or waited for.
+func (n *Node) sweepExpired() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for name := range n.notes {

@@ -21,13 +21,13 @@ func TestGrantsFollowArrivalStamps(t *testing.T) {
 		t.Run(fmt.Sprintf("waiters=%d", n), func(t *testing.T) {
 			t.Parallel()
 			for round := range 4 {
-				synctest.Test(t, func(t *testing.T) { grantsFollowTheStamps(t, n, 1+2*(round%3)) })
+				synctest.Test(t, func(t *testing.T) { checkGrantOrder(t, n, 1+2*(round%3)) })
 			}
 		})
 	}
 }
 
-func grantsFollowTheStamps(t *testing.T, waiters, nodes int) {
+func checkGrantOrder(t *testing.T, waiters, nodes int) {
 	root := memory.New(nodes)
 	for i := range nodes {
 		root.Node(i).Delay(rand.N(2 * time.Millisecond))

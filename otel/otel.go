@@ -299,8 +299,8 @@ func linkHolder(span trace.Span, held *holdfast.HeldError) {
 	}
 }
 
-// series are the metrics of one class. Their attributes are created once.
-type series struct {
+// classMetrics are the metrics of one class. Their attributes are created once.
+type classMetrics struct {
 	*Telemetry
 	resource                attribute.KeyValue
 	acquired, failed, plain []metric.RecordOption
@@ -311,36 +311,36 @@ func (t *Telemetry) resourceOf(class string) observe.Resource {
 	record := func(with ...attribute.KeyValue) []metric.RecordOption {
 		return []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(append(with, resource)...))}
 	}
-	return &series{
+	return &classMetrics{
 		Telemetry: t, resource: resource,
 		acquired: record(attribute.String("outcome", "acquired")), failed: record(attribute.String("outcome", "failed")), plain: record(),
 	}
 }
 
-func (s *series) add(ctx context.Context, c metric.Int64Counter, with ...attribute.KeyValue) {
+func (s *classMetrics) add(ctx context.Context, c metric.Int64Counter, with ...attribute.KeyValue) {
 	c.Add(ctx, 1, metric.WithAttributes(append(with, s.resource)...))
 }
 
-func (s *series) Acquired(ctx context.Context, waited time.Duration) {
+func (s *classMetrics) Acquired(ctx context.Context, waited time.Duration) {
 	s.wait.Record(ctx, waited.Seconds(), s.acquired...)
 }
 
-func (s *series) Failed(ctx context.Context, waited time.Duration, reason string) {
+func (s *classMetrics) Failed(ctx context.Context, waited time.Duration, reason string) {
 	s.wait.Record(ctx, waited.Seconds(), s.failed...)
 	s.add(ctx, s.failures, attribute.String("reason", reason))
 }
 
-func (s *series) Ended(ctx context.Context, held time.Duration) {
+func (s *classMetrics) Ended(ctx context.Context, held time.Duration) {
 	s.hold.Record(ctx, held.Seconds(), s.plain...)
 }
 
-func (s *series) Lost(ctx context.Context, reason string) {
+func (s *classMetrics) Lost(ctx context.Context, reason string) {
 	s.add(ctx, s.lost, attribute.String("reason", reason))
 }
 
-func (s *series) Unconfirmed(ctx context.Context) { s.add(ctx, s.unconfirmed) }
+func (s *classMetrics) Unconfirmed(ctx context.Context) { s.add(ctx, s.unconfirmed) }
 
-func (s *series) Renewed(late, left time.Duration, result string) {
+func (s *classMetrics) Renewed(late, left time.Duration, result string) {
 	ctx := context.Background()
 	s.lag.Record(ctx, late.Seconds(), s.plain...)
 	s.margin.Record(ctx, left.Seconds(), s.plain...)

@@ -113,14 +113,14 @@ func (m *Metrics) Hooks() holdfast.Hooks { return m.hooks }
 // reported only after its first change, with the state of that change.
 func (m *Metrics) Watch(client *holdfast.Client) { m.tracker.Watch(client) }
 
-// vectors returns the collectors that store measurements.
-func (m *Metrics) vectors() []prometheus.Collector {
+// storedCollectors returns the collectors that store measurements.
+func (m *Metrics) storedCollectors() []prometheus.Collector {
 	return []prometheus.Collector{m.wait, m.hold, m.lag, m.margin, m.failures, m.lost, m.renewed, m.unconfirmed, m.dropped}
 }
 
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
-	for _, v := range m.vectors() {
+	for _, v := range m.storedCollectors() {
 		v.Describe(out)
 	}
 	for _, d := range []*prometheus.Desc{waiters, held, atRisk, nodeState, roundTrip} {
@@ -130,7 +130,7 @@ func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(out chan<- prometheus.Metric) {
-	for _, v := range m.vectors() {
+	for _, v := range m.storedCollectors() {
 		v.Collect(out)
 	}
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
@@ -157,8 +157,8 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// series are the metrics of one class. Those of usual events are looked up once.
-type series struct {
+// classMetrics are the metrics of one class. Those of usual events are looked up once.
+type classMetrics struct {
 	*Metrics
 	class                               string
 	acquired, failed, hold, lag, margin prometheus.Observer
@@ -171,31 +171,31 @@ func (m *Metrics) resourceOf(class string) observe.Resource {
 	}
 	m.unconfirmed.WithLabelValues(class)
 	m.renewed.WithLabelValues("failed", class)
-	return &series{
+	return &classMetrics{
 		Metrics: m, class: class,
 		acquired: m.wait.WithLabelValues("acquired", class), failed: m.wait.WithLabelValues("failed", class),
 		hold: m.hold.WithLabelValues(class), lag: m.lag.WithLabelValues(class), margin: m.margin.WithLabelValues(class),
 	}
 }
 
-func (s *series) Acquired(_ context.Context, waited time.Duration) {
+func (s *classMetrics) Acquired(_ context.Context, waited time.Duration) {
 	s.acquired.Observe(waited.Seconds())
 }
 
-func (s *series) Failed(_ context.Context, waited time.Duration, reason string) {
+func (s *classMetrics) Failed(_ context.Context, waited time.Duration, reason string) {
 	s.failed.Observe(waited.Seconds())
 	s.failures.WithLabelValues(reason, s.class).Inc()
 }
 
-func (s *series) Ended(_ context.Context, held time.Duration) { s.hold.Observe(held.Seconds()) }
+func (s *classMetrics) Ended(_ context.Context, held time.Duration) { s.hold.Observe(held.Seconds()) }
 
-func (s *series) Lost(_ context.Context, reason string) {
+func (s *classMetrics) Lost(_ context.Context, reason string) {
 	s.lost.WithLabelValues(reason, s.class).Inc()
 }
 
-func (s *series) Unconfirmed(context.Context) { s.unconfirmed.WithLabelValues(s.class).Inc() }
+func (s *classMetrics) Unconfirmed(context.Context) { s.unconfirmed.WithLabelValues(s.class).Inc() }
 
-func (s *series) Renewed(late, left time.Duration, result string) {
+func (s *classMetrics) Renewed(late, left time.Duration, result string) {
 	s.lag.Observe(late.Seconds())
 	s.margin.Observe(left.Seconds())
 	s.renewed.WithLabelValues(result, s.class).Inc()

@@ -18,8 +18,8 @@ const (
 	runbook   = "../docs/alerts.md"
 )
 
-// foreign are the metrics of redis_exporter that the rules and the dashboard use.
-var foreign = []string{"redis_db_keys", "redis_db_keys_expiring", "redis_evicted_keys_total"}
+// foreignMetrics are the metrics of redis_exporter that the rules and the dashboard use.
+var foreignMetrics = []string{"redis_db_keys", "redis_db_keys_expiring", "redis_evicted_keys_total"}
 
 func readFile(t *testing.T, path string) string {
 	t.Helper()
@@ -82,7 +82,7 @@ func TestEachAlertIsTestedAndDocumented(t *testing.T) {
 func TestMetricsNamedInRulesAndDashboardExist(t *testing.T) {
 	t.Parallel()
 	exist := make(map[string]bool)
-	for _, name := range foreign {
+	for _, name := range foreignMetrics {
 		exist[name] = true
 	}
 	inBusyBubble(t, func(_ string, m *prometheus.Metrics) {

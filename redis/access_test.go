@@ -81,8 +81,8 @@ func TestTenantsOfSecurityPageAreIsolated(t *testing.T) {
 		return r.clientOf(r.openDriver(r.nodes(), &redis.Options{Username: name, Password: secret, Prefix: name + ":lock:"}), nil)
 	}
 	billing, next, orders := tenant("billing"), tenant("billing"), tenant("orders")
-	theirs := r.acquire(orders, "k", &holdfast.AcquireOptions{TTL: long})
-	l := r.acquire(billing, "k", &holdfast.AcquireOptions{TTL: long})
+	theirs := r.acquire(orders, "k", &holdfast.AcquireOptions{TTL: longTTL})
+	l := r.acquire(billing, "k", &holdfast.AcquireOptions{TTL: longTTL})
 	waits := fixture.Later(func() *holdfast.Lease { return r.acquire(next, "k", nil) })
 	r.awaitWaiters(billing, "k", 1)
 	r.release(l)
@@ -127,7 +127,7 @@ func TestTenantsOfSecurityPageAreIsolated(t *testing.T) {
 func TestUserWithMinimalPermissionsCanLock(t *testing.T) {
 	r, c, other, events := startLockers(t, rights...)
 	for range 3 {
-		l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+		l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL})
 		next := make(chan error)
 		go func() {
 			l, err := other.Acquire(r.contextInTime(), "k", nil)
@@ -137,7 +137,7 @@ func TestUserWithMinimalPermissionsCanLock(t *testing.T) {
 			next <- err
 		}()
 		r.awaitWaiters(c, "k", 1)
-		if err := r.retryLate(func() error { return l.Extend(t.Context(), long) }); err != nil {
+		if err := r.retryLate(func() error { return l.Extend(t.Context(), longTTL) }); err != nil {
 			t.Error(err)
 		}
 		r.release(l)
@@ -154,7 +154,7 @@ func TestUserWithMinimalPermissionsCanLock(t *testing.T) {
 	if denied := r.deniedCommands(); len(denied) != 0 {
 		t.Errorf("ACL LOG = %v, want nothing denied", denied)
 	}
-	if told := takeChanges(events); len(told) > 0 {
+	if told := eventsOfChanges(events); len(told) > 0 {
 		t.Errorf("node events %+v", told)
 	}
 	// Listing locks needs one more permission.
@@ -304,7 +304,7 @@ func TestPasswordFileIsReadForEachConnection(t *testing.T) {
 	r.do(0, "ACL", "SETUSER", "app", "resetpass", ">another")
 	write("another")
 	r.do(0, "CLIENT", "KILL", "USER", "app")
-	r.eventually("a connection with the new password", func() bool { return l.Extend(t.Context(), long) == nil })
+	r.eventually("a connection with the new password", func() bool { return l.Extend(t.Context(), longTTL) == nil })
 	r.release(l)
 	for _, refused := range []string{at + "/no/such/file", strings.Replace(at, "app@", "app:"+secret+"@", 1) + url.QueryEscape(file)} {
 		if _, err := redis.Open(t.Context(), refused, nil); !errors.Is(err, holdfast.ErrInvalid) || strings.Contains(err.Error(), secret) {
@@ -332,7 +332,7 @@ func TestCredentialsAreRequestedForEachConnection(t *testing.T) {
 	before := asked.Load()
 	name.Store("new")
 	r.do(0, "ACL", "DELUSER", "old") // also ends its connections
-	r.eventually("a connection of the new user", func() bool { return l.Extend(t.Context(), long) == nil })
+	r.eventually("a connection of the new user", func() bool { return l.Extend(t.Context(), longTTL) == nil })
 	if asked.Load() == before {
 		t.Error("Credentials was not asked again")
 	}
@@ -377,13 +377,13 @@ func TestTLS(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	works(redis.Open(t.Context(), "rediss://"+lax.Addr()+ca, &redis.Options{Timeout: busy}))
-	works(redis.Open(t.Context(), "redlock://"+lax.Addr()+ca, &redis.Options{Timeout: busy}))
-	works(redis.Open(t.Context(), "rediss://"+strict.Addr()+ca+pair, &redis.Options{Timeout: busy}))
-	works(redis.Open(t.Context(), "rediss://"+lax.Addr()+ca+"&servername=localhost", &redis.Options{Timeout: busy})) // the certificate has this name
-	works(redis.Open(t.Context(), "rediss://"+lax.Addr(), &redis.Options{Timeout: busy, TLS: &tls.Config{RootCAs: both.RootCAs}}))
-	works(redis.New(t.Context(), []redis.Node{{Addr: lax.Addr()}}, &redis.Options{Timeout: busy, TLS: &tls.Config{RootCAs: both.RootCAs}}))
-	works(redis.New(t.Context(), []redis.Node{{Addr: strict.Addr()}}, &redis.Options{Timeout: busy, TLS: both}))
+	works(redis.Open(t.Context(), "rediss://"+lax.Addr()+ca, &redis.Options{Timeout: busyTimeout}))
+	works(redis.Open(t.Context(), "redlock://"+lax.Addr()+ca, &redis.Options{Timeout: busyTimeout}))
+	works(redis.Open(t.Context(), "rediss://"+strict.Addr()+ca+pair, &redis.Options{Timeout: busyTimeout}))
+	works(redis.Open(t.Context(), "rediss://"+lax.Addr()+ca+"&servername=localhost", &redis.Options{Timeout: busyTimeout})) // the certificate has this name
+	works(redis.Open(t.Context(), "rediss://"+lax.Addr(), &redis.Options{Timeout: busyTimeout, TLS: &tls.Config{RootCAs: both.RootCAs}}))
+	works(redis.New(t.Context(), []redis.Node{{Addr: lax.Addr()}}, &redis.Options{Timeout: busyTimeout, TLS: &tls.Config{RootCAs: both.RootCAs}}))
+	works(redis.New(t.Context(), []redis.Node{{Addr: strict.Addr()}}, &redis.Options{Timeout: busyTimeout, TLS: both}))
 
 	for url, words := range map[string][]string{
 		"rediss://" + lax.Addr():                                    {lax.Addr(), "give the CA that signed its certificate by ca"},
@@ -392,7 +392,7 @@ func TestTLS(t *testing.T) {
 		"rediss://" + plain.Addr() + ca:                             {plain.Addr(), "speak TLS"},
 		"redis://" + lax.Addr():                                     {lax.Addr(), "TLS"},
 	} {
-		d, err := redis.Open(t.Context(), url, &redis.Options{NoQuarantine: true, Timeout: busy})
+		d, err := redis.Open(t.Context(), url, &redis.Options{NoQuarantine: true, Timeout: busyTimeout})
 		if err == nil {
 			d.Close()
 			t.Errorf("%s opened", url)
@@ -402,7 +402,7 @@ func TestTLS(t *testing.T) {
 	}
 	late := both.Clone()
 	late.Time = func() time.Time { return time.Now().Add(100 * 24 * time.Hour) } // the certificate is valid for 90 days
-	_, err = redis.New(t.Context(), []redis.Node{{Addr: lax.Addr()}}, &redis.Options{Timeout: busy, TLS: late})
+	_, err = redis.New(t.Context(), []redis.Node{{Addr: lax.Addr()}}, &redis.Options{Timeout: busyTimeout, TLS: late})
 	checkMentions(t, err, lax.Addr(), "expired", "renew its certificate")
 }
 
@@ -469,7 +469,7 @@ func TestCertificatesAreReadForEachConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := r.clientOf(d, &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}})
-	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL})
 	r.do(0, "CONFIG", "SET", "tls-cert-file", next.Cert, "tls-key-file", next.Key, "tls-ca-cert-file", next.Cert)
 	conns.closeAll()
 	for refused := false; !refused; {
@@ -481,6 +481,6 @@ func TestCertificatesAreReadForEachConnection(t *testing.T) {
 		}
 	}
 	put(next)
-	r.eventually("a connection with the new files", func() bool { return l.Extend(t.Context(), long) == nil })
+	r.eventually("a connection with the new files", func() bool { return l.Extend(t.Context(), longTTL) == nil })
 	r.release(l)
 }

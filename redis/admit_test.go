@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// brief is a MaxTTL whose quarantine takes three seconds.
-const brief = time.Second
+// briefMaxTTL is a MaxTTL whose quarantine takes three seconds.
+const briefMaxTTL = time.Second
 
 func startAlways(t *testing.T, n int) *rig {
 	t.Helper()
@@ -34,9 +34,9 @@ func startAlways(t *testing.T, n int) *rig {
 func (r *rig) openVoting(opts redis.Options) *redis.Driver {
 	r.Helper()
 	if opts.MaxTTL == 0 {
-		opts.MaxTTL = brief
+		opts.MaxTTL = briefMaxTTL
 	}
-	opts.Timeout = busy
+	opts.Timeout = busyTimeout
 	r.openDriver(r.nodes(), &opts).Close() // without quarantine, because nobody has used the set before
 	d, err := redis.New(r.Context(), r.nodes(), &opts)
 	if err != nil {
@@ -75,7 +75,7 @@ func TestDurableReplicaAtMasterAddressSitsOutQuarantine(t *testing.T) {
 	r := startAlways(t, 3)
 	replica := redistest.Start(t, &redisproc.Options{AppendOnly: "always", Args: r.replicaOf(0)})
 	way := newRoute(t, r.servers)
-	opts := &redis.Options{MaxTTL: time.Minute, Timeout: busy}
+	opts := &redis.Options{MaxTTL: time.Minute, Timeout: busyTimeout}
 	r.openDriver(way.nodes(), opts).Close() // without quarantine
 	if marker := fmt.Sprint(r.do(0, "GET", "holdfast:set")); !strings.Contains(marker, "durable=") {
 		t.Fatalf("the marker of the master is %q", marker)
@@ -138,7 +138,7 @@ func TestSetClockDoesNotShortenQuarantine(t *testing.T) {
 		})
 		r.do(i, "FLUSHALL")
 	}
-	_, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busy})
+	_, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busyTimeout})
 	checkMentions(t, err, "quarantine", "votes in", "quarantine=off")
 }
 
@@ -153,11 +153,11 @@ func TestFullNodeIsCheckedOnceItHasRoom(t *testing.T) {
 	checkMentions(t, err, "OOM", "holdfast:set")
 	r.do(0, "CONFIG", "SET", "maxmemory", "0")
 	c := r.newClient()
-	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL})
 	r.fillMemory(0)
 	d := r.openDriver(r.nodes(), nil) // it was admitted before, so nothing has to be written
 	defer d.Close()
-	if err := l.Extend(t.Context(), long); err != nil {
+	if err := l.Extend(t.Context(), longTTL); err != nil {
 		t.Errorf("a full node does not renew: %v", err)
 	}
 	r.release(l)
@@ -182,13 +182,13 @@ func TestReadOnlyWritesNothing(t *testing.T) {
 			for _, used := range []bool{false, true} {
 				var held *holdfast.Lease
 				if used {
-					held = r.acquire(r.newClient(), "k", &holdfast.AcquireOptions{TTL: long})
+					held = r.acquire(r.newClient(), "k", &holdfast.AcquireOptions{TTL: longTTL})
 					for i := range n { // two of three are enough for the lock
 						r.eventually("each node has the lock", func() bool { return r.do(i, "EXISTS", "lock:k") == int64(1) })
 					}
 				}
 				before := r.writeCounts()
-				d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, MaxTTL: time.Hour, Timeout: busy})
+				d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, MaxTTL: time.Hour, Timeout: busyTimeout})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -224,7 +224,7 @@ func TestReadOnlyWritesNothing(t *testing.T) {
 // read-only client must not trust them.
 func TestReadOnlyIgnoresNodesInQuarantine(t *testing.T) {
 	r := startRig(t, 3)
-	r.acquire(r.newClient(), "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+	r.acquire(r.newClient(), "k", &holdfast.AcquireOptions{TTL: longTTL, NoRenew: true})
 	for i := range 3 {
 		r.eventually("each node has the lock", func() bool { return r.do(i, "EXISTS", "lock:k") == int64(1) })
 	}
@@ -233,7 +233,7 @@ func TestReadOnlyIgnoresNodesInQuarantine(t *testing.T) {
 			r.do(wiped-1, "FLUSHALL")
 		}
 		before := r.writeCounts()
-		d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, Timeout: busy})
+		d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, Timeout: busyTimeout})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -283,7 +283,7 @@ func TestReadOnlyNeedsOnlyReadPermissions(t *testing.T) {
 	r := startWith(t, &redisproc.Options{ACL: []string{look, aclUser("locker", rights...)}})
 	l := r.acquire(r.clientOf(r.openDriver(r.nodes(), &redis.Options{Username: "locker", Password: secret}), nil), "k", nil)
 	defer r.release(l)
-	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, Username: "looker", Password: secret, Timeout: busy})
+	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, Username: "looker", Password: secret, Timeout: busyTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,7 +305,7 @@ func TestReadOnlyNeedsOnlyReadPermissions(t *testing.T) {
 func TestReadOnlyRejectsNodeOfAnotherSet(t *testing.T) {
 	r := startRig(t, 3)
 	r.openDriver(r.nodes(), nil).Close()
-	_, err := redis.New(t.Context(), r.nodes()[:1], &redis.Options{ReadOnly: true, Timeout: busy})
+	_, err := redis.New(t.Context(), r.nodes()[:1], &redis.Options{ReadOnly: true, Timeout: busyTimeout})
 	if !errors.Is(err, driver.ErrConfig) {
 		t.Errorf("%v does not match driver.ErrConfig", err)
 	}
@@ -341,8 +341,8 @@ func TestOpenWarnsOfUnfitMinority(t *testing.T) {
 			r := startRig(t, 3)
 			r.openVoting(redis.Options{MaxTTL: time.Minute}).Close()
 			spoil(r)
-			log := new(notes)
-			d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busy, Logger: slog.New(log)})
+			log := new(logRecorder)
+			d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busyTimeout, Logger: slog.New(log)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -362,11 +362,11 @@ func TestOpenWarnsOfUnfitMinority(t *testing.T) {
 func TestAdmissionsWithoutQuarantineAreLogged(t *testing.T) {
 	for name, begin := range map[string]func(t *testing.T) (r *rig, nodes []redis.Node){
 		"three nodes":            func(t *testing.T) (*rig, []redis.Node) { r := startRig(t, 3); return r, r.nodes() },
-		"a node that fails over": func(t *testing.T) (*rig, []redis.Node) { c := startCouple(t); return c.rig, c.nodes() },
+		"a node that fails over": func(t *testing.T) (*rig, []redis.Node) { c := startReplicatedPair(t); return c.rig, c.nodes() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, nodes := begin(t)
-			log := new(notes)
+			log := new(logRecorder)
 			opened := func() (warnings int) {
 				before := len(log.lines())
 				r.openDriver(nodes, &redis.Options{Logger: slog.New(log)}).Close()
@@ -390,7 +390,7 @@ func TestAdmissionsWithoutQuarantineAreLogged(t *testing.T) {
 		})
 	}
 	t.Run("one server", func(t *testing.T) {
-		r, log := startRig(t, 1), new(notes)
+		r, log := startRig(t, 1), new(logRecorder)
 		r.openDriver(r.nodes(), &redis.Options{Logger: slog.New(log)}).Close()
 		if log.has("quarantine=off") {
 			t.Errorf("it has no quarantine: %q", log.lines())
@@ -400,7 +400,7 @@ func TestAdmissionsWithoutQuarantineAreLogged(t *testing.T) {
 
 // After a restart from a snapshot, a master that had replicas reports the same as a promoted replica.
 func TestRestartFromSnapshotIsNoPromotion(t *testing.T) {
-	c := startCouple(t)
+	c := startReplicatedPair(t)
 	c.eventually("a snapshot", func() bool { // the snapshot for the replica may be in progress
 		_, err := c.servers[0].Do("SAVE")
 		return err == nil
@@ -440,7 +440,7 @@ func TestNewCauseSendsNodeEvent(t *testing.T) {
 	r := startRig(t, 3)
 	way := newRoute(t, r.servers)
 	r.openVoting(redis.Options{MaxTTL: time.Minute}).Close()
-	d, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busy})
+	d, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busyTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -512,7 +512,7 @@ func TestAddressesMaySwapServers(t *testing.T) {
 	r := startRig(t, 3)
 	way := newRoute(t, r.servers)
 	r.openVoting(redis.Options{MaxTTL: time.Minute}).Close()
-	d, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busy})
+	d, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busyTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}

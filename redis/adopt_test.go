@@ -22,7 +22,7 @@ func TestAdoptionSurvivesRestartFromSnapshot(t *testing.T) {
 		}
 	}
 	giver := r.newClient()
-	l := r.acquire(giver, "k", &holdfast.AcquireOptions{TTL: long, Adoptable: true})
+	l := r.acquire(giver, "k", &holdfast.AcquireOptions{TTL: longTTL, Adoptable: true})
 	if err := l.Detach(); err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestAdoptionSurvivesRestartFromSnapshot(t *testing.T) {
 	adopted := make(chan *holdfast.Lease)
 	go func() {
 		defer close(adopted)
-		m, err := c.Adopt(r.contextInTime(), "k", l.Owner(), l.Token(), &holdfast.AcquireOptions{TTL: long})
+		m, err := c.Adopt(r.contextInTime(), "k", l.Owner(), l.Token(), &holdfast.AcquireOptions{TTL: longTTL})
 		if err != nil {
 			t.Error(err)
 			return
@@ -56,10 +56,10 @@ func TestAdoptionSurvivesRestartFromSnapshot(t *testing.T) {
 // Another node may have renewed the lease later than this one. The holder then trusts it after this node's
 // lock has expired. A single server needs the note only as long as its lock would last.
 func TestNoteOfTakeoverOutlastsTrust(t *testing.T) {
-	for n, least := range map[int]time.Duration{1: 0, 3: 2 * long} {
+	for n, least := range map[int]time.Duration{1: 0, 3: 2 * longTTL} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
 			r := startRig(t, n)
-			c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{MaxTTL: long}), nil)
+			c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{MaxTTL: longTTL}), nil)
 			for what, take := range map[string]func(l *holdfast.Lease) error{
 				"force": func(l *holdfast.Lease) error { return c.ForceRelease(r.contextInTime(), l.Key(), l.Token(), "") },
 				"adopt": func(l *holdfast.Lease) error {
@@ -73,7 +73,7 @@ func TestNoteOfTakeoverOutlastsTrust(t *testing.T) {
 					return m.Release(r.contextInTime())
 				},
 			} {
-				l := r.acquire(c, what, &holdfast.AcquireOptions{TTL: long, Adoptable: true})
+				l := r.acquire(c, what, &holdfast.AcquireOptions{TTL: longTTL, Adoptable: true})
 				if err := take(l); err != nil {
 					t.Fatal(err)
 				}
@@ -89,7 +89,7 @@ func TestNoteOfTakeoverOutlastsTrust(t *testing.T) {
 						t.Fatal(err)
 					}
 					had := time.Until(time.UnixMilli(int64(-until - 1e14)))
-					if had <= least || n == 1 && had > long {
+					if had <= least || n == 1 && had > longTTL {
 						t.Errorf("%s: node %d knows it for %v", what, i, had)
 					}
 				}

@@ -8,11 +8,11 @@ import (
 // maxBareNames bounds the number of names that the log is warned of.
 const maxBareNames = 1000
 
-// bareLooks finds programs that lock the same names with other keys. Libraries such as redsync use the bare
+// bareKeySearch finds programs that lock the same names with other keys. Libraries such as redsync use the bare
 // name as the key, and do not exclude a client with a prefix: both may then hold the lock, for example while
 // programs change from one library to the other. At most once a second, each node is asked for the bare key of
 // one name that this client has asked for since.
-type bareLooks struct {
+type bareKeySearch struct {
 	name atomic.Pointer[string] // first name that was asked for since the last look; nil: none
 
 	mu   sync.Mutex // guards the names that were logged
@@ -20,7 +20,7 @@ type bareLooks struct {
 }
 
 // noteName stores name for the next look.
-func (b *bareLooks) noteName(name string) {
+func (b *bareKeySearch) noteName(name string) {
 	if b.name.Load() == nil {
 		taken := name // otherwise each call would allocate
 		b.name.Store(&taken)
@@ -28,7 +28,7 @@ func (b *bareLooks) noteName(name string) {
 }
 
 // isNew reports whether name has not been logged yet, and counts it as logged.
-func (b *bareLooks) isNew(name string) bool {
+func (b *bareKeySearch) isNew(name string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.told[name] || len(b.told) == maxBareNames {

@@ -44,7 +44,7 @@ func (r *rig) closeUnderLoad() {
 		all.Go(func() {
 			for {
 				ctx, cancel := context.WithTimeout(r.Context(), rand.N(4*time.Millisecond))
-				l, err := c.Acquire(ctx, fmt.Sprint("k", i%3), &holdfast.AcquireOptions{TTL: long})
+				l, err := c.Acquire(ctx, fmt.Sprint("k", i%3), &holdfast.AcquireOptions{TTL: longTTL})
 				if err == nil {
 					l.Release(ctx)
 				}

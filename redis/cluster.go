@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	tryAgainAfter = 10 * time.Millisecond // while the keys of a name are split over two shards
-	downAfter     = 50 * time.Millisecond // while the cluster is down
-	maxTurns      = 5                     // redirections of a request without a pause
+	splitKeysPause   = 10 * time.Millisecond // while the keys of a name are split over two shards
+	clusterDownPause = 50 * time.Millisecond // while the cluster is down
+	maxTurns         = 5                     // redirections of a request without a pause
 )
 
 var (
@@ -45,10 +45,10 @@ type cluster struct {
 	routes [wire.Slots]atomic.Pointer[route] // created when first needed
 
 	astray engine.Lane // for locks whose hash slot no shard has
-	news   news        // orders the reports whether wake-ups arrive
+	news   reportOrder // orders the reports whether wake-ups arrive
 
 	floor  atomic.Int64            // lowest token that a shard may grant
-	looked atomic.Pointer[glimpse] // last look at the map, or the later time at which tokens began; nil: none
+	looked atomic.Pointer[mapTime] // last look at the map, or the later time at which tokens began; nil: none
 	came   atomic.Bool             // a slot was found at another shard after floor was raised
 
 	mu     sync.Mutex // guards the fields below
@@ -153,7 +153,7 @@ func (c *cluster) flushRoute(rt *route) {
 	to := rt.asked
 	var waiting, left []link.Entry
 	if to != nil && to.isOpening() {
-		to, rt.pause = nil, max(rt.pause, tryAgainAfter)
+		to, rt.pause = nil, max(rt.pause, splitKeysPause)
 	}
 	asks := to != nil
 	if asks {
@@ -167,7 +167,7 @@ func (c *cluster) flushRoute(rt *route) {
 	} else {
 		to = c.slots[rt.slot].Load()
 		if to != nil && to.isOpening() {
-			rt.pause = max(rt.pause, tryAgainAfter)
+			rt.pause = max(rt.pause, splitKeysPause)
 		}
 		if rt.pause > 0 {
 			rt.rests = true
@@ -239,9 +239,9 @@ func (c *cluster) takeRedirection(n *node, e link.Entry, v resp.Value) bool {
 	case "ASK":
 		_, to = c.parseRedirection(n, rest)
 	case "TRYAGAIN":
-		pause = tryAgainAfter
+		pause = splitKeysPause
 	case "CLUSTERDOWN":
-		pause = downAfter
+		pause = clusterDownPause
 		c.requestLook()
 	default:
 		return false
@@ -252,7 +252,7 @@ func (c *cluster) takeRedirection(n *node, e link.Entry, v resp.Value) bool {
 		return true
 	}
 	if e.Turns++; e.Turns > maxTurns {
-		pause = max(pause, tryAgainAfter)
+		pause = max(pause, splitKeysPause)
 	}
 	e.Asking = to != nil
 	rt.mu.Lock()
@@ -374,7 +374,7 @@ func (c *cluster) Subscribe() {
 
 func (c *cluster) noteSubscription(s *connection, refused error) {
 	s.hears.Store(refused == nil)
-	c.news.publish(c.hearsAllShards, func(yes bool) { c.d.engine.SetSubscribed(0, yes) })
+	c.news.publishState(c.hearsAllShards, func(yes bool) { c.d.engine.SetSubscribed(0, yes) })
 }
 
 // hearsAllShards reports whether wake-ups arrive from all connected shards. A shard that is connected later
@@ -395,12 +395,12 @@ func (c *cluster) hearsAllShards() bool {
 	return true
 }
 
-// news orders the reports of a state that several goroutines change.
-type news struct{ count atomic.Uint64 }
+// reportOrder orders the reports of a state that several goroutines change.
+type reportOrder struct{ count atomic.Uint64 }
 
-// publish reports, by say, the state that look returns, after the caller has changed it. If another goroutine
+// publishState reports, by say, the state that look returns, after the caller has changed it. If another goroutine
 // has changed the state meanwhile, publish repeats that, so that the last report is correct.
-func (n *news) publish(look func() bool, say func(bool)) {
+func (n *reportOrder) publishState(look func() bool, say func(bool)) {
 	for at := n.count.Add(1); ; {
 		say(look())
 		now := n.count.Load()
@@ -450,7 +450,7 @@ func (c *cluster) askViews(ctx context.Context, locks []engine.Lock) [][]engine.
 		if len(left) == 0 || ctx.Err() != nil {
 			return views
 		}
-		pauseFor(ctx, tryAgainAfter)
+		pauseFor(ctx, splitKeysPause)
 	}
 }
 

@@ -26,7 +26,7 @@ func TestTokensRiseWhenSlotLeavesFailedOverShard(t *testing.T) {
 		tag = fmt.Sprintf("{%d}", i)
 	}
 	open := func(dial func(context.Context, string, string) (net.Conn, error)) *holdfast.Client {
-		d, err := redis.New(t.Context(), []redis.Node{{Addr: safe.Addr()}}, &redis.Options{Cluster: true, NoQuarantine: true, Timeout: busy, Dial: dial})
+		d, err := redis.New(t.Context(), []redis.Node{{Addr: safe.Addr()}}, &redis.Options{Cluster: true, NoQuarantine: true, Timeout: busyTimeout, Dial: dial})
 		if err != nil {
 			t.Fatal(err)
 		}

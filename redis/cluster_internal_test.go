@@ -46,7 +46,7 @@ func withShards(t *testing.T, fn func(t *testing.T, d *Driver, a, b net.Conn)) {
 			clusterOf(d).slots[i].Store(clusterOf(d).shards[0])
 		}
 		now := time.Now()
-		clusterOf(d).looked.Store(&glimpse{at: now, client: now.UnixMicro(), node: now.UnixMicro()})
+		clusterOf(d).looked.Store(&mapTime{at: now, client: now.UnixMicro(), node: now.UnixMicro()})
 		fn(t, d, fars[0], fars[1])
 		d.engine.Close()
 		for i, l := range links {
@@ -173,7 +173,7 @@ func TestShardReceivesAskingOnRedirection(t *testing.T) {
 			t.Errorf("b was sent %q", at)
 		}
 		b.Write([]byte("+OK\r\n-TRYAGAIN later\r\n"))
-		time.Sleep(tryAgainAfter)
+		time.Sleep(splitKeysPause)
 		if again := takeNames(atA); len(again) != 1 {
 			t.Errorf("a was sent %q, want the acquire again", again)
 		}
@@ -230,7 +230,7 @@ func TestOnlyRedirectedKeysGoToImportingShard(t *testing.T) {
 			t.Errorf("b was sent %q, want the acquires alone", at)
 		}
 		b.Write([]byte("+OK\r\n-TRYAGAIN later\r\n+OK\r\n*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n"))
-		time.Sleep(tryAgainAfter)
+		time.Sleep(splitKeysPause)
 		at := takeNames(atA)
 		if !slices.Contains(at, "renew of lock:{k}held") {
 			t.Errorf("a was sent %q, want the renewal among them", at)
@@ -284,7 +284,7 @@ func TestAskingRequestDoesNotWaitForOthers(t *testing.T) {
 			t.Errorf("b was sent %q, want ASKING and %q", at, first[1])
 		}
 		b.Write([]byte("+OK\r\n*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n"))
-		time.Sleep(tryAgainAfter)
+		time.Sleep(splitKeysPause)
 		at := takeNames(atA)
 		if len(at) == 0 || at[0] != first[0] {
 			t.Errorf("a was sent %q, want %q again", at, first[0])
@@ -306,7 +306,7 @@ func TestInspectFollowsItsSlot(t *testing.T) {
 		go func() { seen <- clusterOf(d).askViews(t.Context(), []engine.Lock{d.opts.lockKeys("k")})[0][0] }()
 		takeNames(atA)
 		a.Write(fmt.Appendf(nil, "-MOVED %d b:6379\r\n", wire.Slot("lock:k")))
-		time.Sleep(tryAgainAfter)
+		time.Sleep(splitKeysPause)
 		if at := takeNames(atB); len(at) != 1 {
 			t.Fatalf("b was sent %q, want the look; a %q", at, takeNames(atA))
 		}
@@ -355,8 +355,8 @@ func TestReleaseOwedToRetiredShardGoesToSuccessor(t *testing.T) {
 		old, next := clusterOf(d).shards[0], clusterOf(d).shards[1]
 		old.stop = func() {}
 		now := time.Now()
-		clusterOf(d).applyMap(chart{
-			glimpse: glimpse{at: now, client: now.UnixMicro(), node: now.UnixMicro()},
+		clusterOf(d).applyMap(slotMap{
+			mapTime: mapTime{at: now, client: now.UnixMicro(), node: now.UnixMicro()},
 			spans:   []place.Span{{First: 0, Last: wire.Slots - 1, ID: "b", Addr: "b:6379"}},
 		})
 		done := make(chan struct{})
@@ -383,7 +383,7 @@ func TestReleaseSearchesShardAfterItsDeadline(t *testing.T) {
 		}
 		time.Sleep(time.Second + 100*time.Millisecond) // the longest time of a request is over
 		a.Write([]byte("*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n-TRYAGAIN later\r\n"))
-		time.Sleep(2 * tryAgainAfter)
+		time.Sleep(2 * splitKeysPause)
 		if again := takeNames(atA); !slices.Equal(again, first[1:]) {
 			t.Errorf("a was sent %q again, want the release", again)
 		}
@@ -456,13 +456,13 @@ func TestRequestToShardNeedsNoGoroutine(t *testing.T) {
 func TestLastSubscriptionReportWins(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var all news
+		var all reportOrder
 		var both atomic.Bool // wake-ups arrive from both shards
 		var said []bool
 		slow := make(chan struct{})
 		var first sync.WaitGroup
 		first.Go(func() {
-			all.publish(both.Load, func(yes bool) {
+			all.publishState(both.Load, func(yes bool) {
 				if !yes {
 					<-slow
 				}
@@ -471,7 +471,7 @@ func TestLastSubscriptionReportWins(t *testing.T) {
 		})
 		synctest.Wait()
 		both.Store(true)
-		all.publish(both.Load, func(yes bool) { said = append(said, yes) })
+		all.publishState(both.Load, func(yes bool) { said = append(said, yes) })
 		close(slow)
 		first.Wait()
 		if want := []bool{true, false, true}; !slices.Equal(said, want) {

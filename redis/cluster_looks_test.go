@@ -23,7 +23,7 @@ func TestOperatorsSeeWholeCluster(t *testing.T) {
 	names := []string{"a", "b", "c", "d", "e", "f"}
 	var leases []*holdfast.Lease
 	for _, name := range names {
-		leases = append(leases, r.acquire(c, name, &holdfast.AcquireOptions{TTL: long}))
+		leases = append(leases, r.acquire(c, name, &holdfast.AcquireOptions{TTL: longTTL}))
 	}
 	var listed []string
 	shards := make(map[string]bool)
@@ -110,7 +110,7 @@ func TestClusterUserNeedsNoMorePermissions(t *testing.T) {
 	c := r.clientOf(d, nil)
 	l := r.acquire(c, "k", nil)
 	r.move("k", nil)
-	if err := r.retryLate(func() error { return l.Extend(t.Context(), long) }); err != nil {
+	if err := r.retryLate(func() error { return l.Extend(t.Context(), longTTL) }); err != nil {
 		t.Errorf("Extend() = %v", err)
 	}
 	r.release(l)

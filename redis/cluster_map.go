@@ -22,9 +22,9 @@ const (
 	lookPause = 200 * time.Millisecond // pause between a doubt and the next look
 )
 
-// chart is a map of the cluster: the shard of each slot, and the time at which the map was read.
-type chart struct {
-	glimpse
+// slotMap is a map of the cluster: the shard of each slot, and the time at which the map was read.
+type slotMap struct {
+	mapTime
 	spans []place.Span
 }
 
@@ -54,7 +54,7 @@ func (c *cluster) updateMap(ctx context.Context) error {
 }
 
 // readMap asks one node after the other for the map, each time beginning with another node.
-func (c *cluster) readMap(ctx context.Context) (chart, error) {
+func (c *cluster) readMap(ctx context.Context) (slotMap, error) {
 	candidates := c.members()
 	slices.SortStableFunc(candidates, func(a, b *node) int { // connected nodes first
 		return strings.Compare(strconv.FormatBool(a.link.Load() == nil), strconv.FormatBool(b.link.Load() == nil))
@@ -79,7 +79,7 @@ func (c *cluster) readMap(ctx context.Context) (chart, error) {
 	}
 	u := &driver.UnavailableError{Need: 1}
 	for _, n := range candidates {
-		var m chart
+		var m slotMap
 		err := resp.Contain(func() (err error) {
 			m, err = c.askForMap(ctx, n)
 			return err
@@ -93,16 +93,16 @@ func (c *cluster) readMap(ctx context.Context) (chart, error) {
 		u.Nodes = append(u.Nodes, driver.NodeError{Node: n.addr, Err: err})
 	}
 	if err := ctx.Err(); err != nil {
-		return chart{}, fmt.Errorf("%w: %w", err, u)
+		return slotMap{}, fmt.Errorf("%w: %w", err, u)
 	}
-	return chart{}, u
+	return slotMap{}, u
 }
 
 // mapCommands ask for the map. All versions know CLUSTER SLOTS.
 var mapCommands = [][]string{{"CLUSTER", "SLOTS"}, {"CLUSTER", "INFO"}, {"TIME"}}
 
 // askForMap asks n for the map.
-func (c *cluster) askForMap(ctx context.Context, n *node) (m chart, err error) {
+func (c *cluster) askForMap(ctx context.Context, n *node) (m slotMap, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.d.opts.Timeout)
 	defer cancel()
 	var replies []any
@@ -126,7 +126,7 @@ func (c *cluster) askForMap(ctx context.Context, n *node) (m chart, err error) {
 	if err != nil {
 		return m, err
 	}
-	m.glimpse = newGlimpse(sent, m.at, node)
+	m.mapTime = newMapTime(sent, m.at, node)
 	m.spans, err = place.ParseSlots(replies[0], n.addr)
 	switch {
 	case err != nil:
@@ -162,8 +162,8 @@ func (n *node) askApart(ctx context.Context, cmds [][]string) (replies []any, er
 }
 
 // nodesToExamine returns the masters for a diagnosis, and the findings about the cluster as a whole.
-func (c *cluster) nodesToExamine(ctx context.Context) (masters []*node, e exam) {
-	e = exam{Notes: driverkit.Notes{Node: c.Name()}, g: c.d.gate, n: newNode(c.d, 0, c.seeds[0])}
+func (c *cluster) nodesToExamine(ctx context.Context) (masters []*node, e nodeExam) {
+	e = nodeExam{Notes: driverkit.Notes{Node: c.Name()}, g: c.d.gate, n: newNode(c.d, 0, c.seeds[0])}
 	m, err := c.readMap(ctx)
 	if err != nil {
 		e.addFailure("reach", err)
@@ -188,7 +188,7 @@ func (c *cluster) nodesToExamine(ctx context.Context) (masters []*node, e exam) 
 }
 
 // applyMap applies a map that was read.
-func (c *cluster) applyMap(m chart) {
+func (c *cluster) applyMap(m slotMap) {
 	came := c.isOutdated(m.at)
 	has := make(map[*node]bool)
 	var seen [wire.Slots]*node
@@ -206,7 +206,7 @@ func (c *cluster) applyMap(m chart) {
 	if came {
 		c.noteMovedSlot() // before the requests go there
 	}
-	c.looked.Store(&m.glimpse)
+	c.looked.Store(&m.mapTime)
 	for i, n := range seen {
 		if c.slots[i].Load() != n {
 			c.slots[i].Store(n)

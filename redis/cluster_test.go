@@ -111,11 +111,11 @@ func (f *fleet) openCluster() (driver.Driver, error) {
 	way := newRoute(f.t, f.servers)
 	for i, p := range way {
 		p.CutAfter(func(args [][]byte) bool {
-			return scripts(args) && f.budget[i].Load() > 0 && f.budget[i].Add(-1) >= 0
+			return scriptCalls(args) && f.budget[i].Load() > 0 && f.budget[i].Add(-1) >= 0
 		}, 1<<20)
 	}
 	d, err := redis.New(f.t.Context(), []redis.Node{{Addr: f.servers[0].Addr()}}, &redis.Options{
-		Prefix: f.prefix, Cluster: true, Timeout: busy,
+		Prefix: f.prefix, Cluster: true, Timeout: busyTimeout,
 		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			i := slices.IndexFunc(f.servers, func(s *redisproc.Server) bool { return s.Addr() == addr })
 			return new(net.Dialer).DialContext(ctx, network, way[i].Addr())
@@ -162,7 +162,7 @@ func TestKeysOfLockShareItsSlot(t *testing.T) {
 func TestMovedSlotKeepsItsLocks(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
 	g := &guarded{t: t}
-	stop := g.clusterLoad(r, 4, "k", "")
+	stop := g.startClusterLoad(r, 4, "k", "")
 	held := r.acquire(r.newClient(""), "{k}held", nil) // without waiters there is no queue, and the other keys move
 	for range 10 {
 		before := g.count.Load()
@@ -181,7 +181,7 @@ func TestMovedSlotKeepsItsLocks(t *testing.T) {
 func TestLeaseIsRenewedInEachPhaseOfMove(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
 	c := r.newClient("")
-	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL, NoRenew: true})
 	for _, waits := range []bool{false, true} {
 		if waits {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -198,7 +198,7 @@ func TestLeaseIsRenewedInEachPhaseOfMove(t *testing.T) {
 		phases := 0
 		r.move("k", func() {
 			phases++
-			if err := l.Extend(r.contextInTime(), long); err != nil {
+			if err := l.Extend(r.contextInTime(), longTTL); err != nil {
 				t.Errorf("a waiter: %v, phase %d: %v", waits, phases, err)
 			}
 		})
@@ -213,7 +213,7 @@ func TestLeaseIsRenewedInEachPhaseOfMove(t *testing.T) {
 func TestAtomicSlotMoveKeepsLocks(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
 	g := &guarded{t: t}
-	stop := g.clusterLoad(r, 4, "k", "")
+	stop := g.startClusterLoad(r, 4, "k", "")
 	defer stop()
 	held := r.acquire(r.newClient(""), "{k}held", nil)
 	for range 10 {
@@ -236,8 +236,8 @@ func TestAtomicSlotMoveKeepsLocks(t *testing.T) {
 	r.release(held)
 }
 
-// clusterLoad starts load on a cluster.
-func (g *guarded) clusterLoad(r *clusterRig, clients int, key, params string) (stop func()) {
+// startClusterLoad starts load on a cluster.
+func (g *guarded) startClusterLoad(r *clusterRig, clients int, key, params string) (stop func()) {
 	all := make([]*holdfast.Client, clients)
 	for i := range all {
 		all[i] = r.newClient(params)

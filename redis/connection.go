@@ -66,7 +66,7 @@ func (s *connection) Answer(e link.Entry, v resp.Value) {
 	read := false
 	defer func() {
 		if !read {
-			n.failEntry(e, engine.Failure{Err: errFault})
+			n.failEntry(e, engine.Failure{Err: errUnreadableAnswer})
 		}
 	}()
 	if n.d.set.takeRedirection(n, e, v) {
@@ -128,7 +128,7 @@ func (s *connection) checkToken(lock *engine.Lock, token int64) error {
 	return err
 }
 
-var errFault = errors.New("its answer could not be read")
+var errUnreadableAnswer = errors.New("its answer could not be read")
 
 // isRedirection reports whether an error reply is a redirection, or a temporary state of the cluster.
 func isRedirection(err error) bool {

@@ -20,7 +20,7 @@ type core struct {
 	nodes    []*node
 	holder   holderCache
 	channels *format.Channels
-	bare     bareLooks
+	bare     bareKeySearch
 
 	set        set
 	subscribed atomic.Bool // of a cluster: wake-ups are wanted
@@ -57,7 +57,7 @@ type set interface {
 	// votersOf returns the nodes that vote on a lock, each at its index.
 	votersOf(lock engine.Lock) []*node
 	// nodesToExamine returns the nodes for a diagnosis, and the findings about the set as a whole.
-	nodesToExamine(ctx context.Context) ([]*node, exam)
+	nodesToExamine(ctx context.Context) ([]*node, nodeExam)
 	// askViews asks the voters of each lock for its state.
 	askViews(ctx context.Context, locks []engine.Lock) [][]engine.View
 	// leastToken returns the lowest token that a grant over s may have.

@@ -46,18 +46,18 @@ func dialSlowly(ctx context.Context, network, addr string) (net.Conn, error) {
 	return &slowConn{Conn: conn}, err
 }
 
-// storm is a crowd of callers of c that ask at once. Each keeps its lock until release is called.
-type storm struct {
+// lockStorm is a crowd of callers of c that ask at once. Each keeps its lock until release is called.
+type lockStorm struct {
 	wait    func()
 	release func()
 	failed  atomic.Int64
 }
 
-func (r *rig) startStorm(c *holdfast.Client, n int) *storm {
+func (r *rig) startStorm(c *holdfast.Client, n int) *lockStorm {
 	var asking, all sync.WaitGroup
 	asking.Add(n)
 	free := make(chan struct{})
-	out := &storm{wait: asking.Wait, release: func() { close(free); all.Wait() }}
+	out := &lockStorm{wait: asking.Wait, release: func() { close(free); all.Wait() }}
 	for i := range n {
 		all.Go(func() {
 			l, err := c.Acquire(r.Context(), fmt.Sprint("crowd/", i), &holdfast.AcquireOptions{TTL: time.Minute, NoRenew: true})

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// damage is a state in which another program has left the keys of a lock, and the answers of each call.
-type damage struct {
+// keyDamage is a state in which another program has left the keys of a lock, and the answers of each call.
+type keyDamage struct {
 	name  string
 	cmds  func(key, fence, queue string) [][]string
 	owner string // as a listing shows it; "": the lock is free
@@ -30,7 +30,7 @@ type damage struct {
 // holderID is an owner id of a client that is not part of the test.
 const holderID = "AAAAAAAAAAAAAAAAAAAAAAAAAA.zzz"
 
-func allDamages() []damage {
+func allDamages() []keyDamage {
 	value := func(text string) func(key, fence, queue string) [][]string {
 		return func(key, _, _ string) [][]string { return [][]string{{"SET", key, text}} }
 	}
@@ -38,7 +38,7 @@ func allDamages() []damage {
 		return func(_, fence, _ string) [][]string { return [][]string{{"SET", fence, text}} }
 	}
 	const spoiled = "whose number is no token"
-	return []damage{
+	return []keyDamage{
 		{name: "the largest token", cmds: value(holderID + " 9223372036854775807"), owner: holderID + " 9223372036854775807", leak: []string{spoiled}},
 		{name: "a token above 2^53", cmds: value(holderID + " 9007199254740993"), owner: holderID + " 9007199254740993", leak: []string{spoiled}},
 		{
@@ -112,7 +112,7 @@ func TestDamagedKeysAreNamedAndForced(t *testing.T) {
 // damagedLock is a lock with a damage, on the only server of a rig.
 type damagedLock struct {
 	*rig
-	damage
+	keyDamage
 	d   *redis.Driver
 	key string
 }
@@ -138,7 +138,7 @@ func (l *damagedLock) checkError(verb string, err error, words []string) {
 	words = append([]string{map[string]string{"fence": fence, "queue": queue}[l.names]}, words...)
 	for _, word := range words {
 		if err == nil || !strings.Contains(err.Error(), word) {
-			l.Errorf("%s: %s = %v, want an error that mentions %q", l.damage.name, verb, err, words)
+			l.Errorf("%s: %s = %v, want an error that mentions %q", l.keyDamage.name, verb, err, words)
 			return
 		}
 	}
@@ -149,22 +149,22 @@ func (l *damagedLock) checkListings() {
 	l.plantKeys()
 	seen := driver.Status{}
 	if err := l.d.List(l.contextInTime(), "", func(st driver.Status) bool { seen = st; return true }); err != nil {
-		l.Errorf("%s: List = %v", l.damage.name, err)
+		l.Errorf("%s: List = %v", l.keyDamage.name, err)
 	}
 	st, err := l.d.Inspect(l.contextInTime(), l.key)
 	if err != nil || st.Owner != l.owner || st.Token != l.token || st.Remaining < -time.Second {
-		l.Errorf("%s: Inspect = %q, token %d, %v left, %v", l.damage.name, st.Owner, st.Token, st.Remaining, err)
+		l.Errorf("%s: Inspect = %q, token %d, %v left, %v", l.keyDamage.name, st.Owner, st.Token, st.Remaining, err)
 	}
 	if seen.Owner != l.owner {
-		l.Errorf("%s: List shows %q", l.damage.name, seen.Owner)
+		l.Errorf("%s: List shows %q", l.keyDamage.name, seen.Owner)
 	}
 	if _, err := json.Marshal(st.Since); err != nil {
-		l.Error(l.damage.name, err)
+		l.Error(l.keyDamage.name, err)
 	}
 	if l.show != nil {
 		l.checkError("Inspect", st.Nodes[0].Err, l.show)
 	} else if st.Nodes[0].Err != nil {
-		l.Errorf("%s: Inspect shows %v", l.damage.name, st.Nodes[0].Err)
+		l.Errorf("%s: Inspect shows %v", l.keyDamage.name, st.Nodes[0].Err)
 	}
 }
 
@@ -174,16 +174,16 @@ func (l *damagedLock) checkLeaks() {
 	var told strings.Builder
 	for leak, err := range l.d.Leaks(l.contextInTime(), nil) {
 		if err != nil {
-			l.Errorf("%s: Leaks = %v", l.damage.name, err)
+			l.Errorf("%s: Leaks = %v", l.keyDamage.name, err)
 		}
 		told.WriteString(leak.Text)
 	}
 	if (told.String() != "") != (l.leak != nil) {
-		l.Errorf("%s: Leaks told %q", l.damage.name, told.String())
+		l.Errorf("%s: Leaks told %q", l.keyDamage.name, told.String())
 	}
 	for _, word := range l.leak {
 		if !strings.Contains(told.String(), word) {
-			l.Errorf("%s: Leaks told %q, without %q", l.damage.name, told.String(), word)
+			l.Errorf("%s: Leaks told %q, without %q", l.keyDamage.name, told.String(), word)
 		}
 	}
 }
@@ -191,16 +191,16 @@ func (l *damagedLock) checkLeaks() {
 func (l *damagedLock) checkAcquire() {
 	l.Helper()
 	l.plantKeys()
-	g, err := l.d.Acquire(l.contextInTime(), driver.Request{Key: l.key, TTL: long, NoWait: true})
+	g, err := l.d.Acquire(l.contextInTime(), driver.Request{Key: l.key, TTL: longTTL, NoWait: true})
 	switch {
 	case l.take != nil:
 		l.checkError("Acquire", err, l.take)
 	case l.owner != "":
 		if !errors.Is(err, driver.ErrHeld) {
-			l.Errorf("%s: Acquire = %v, want held", l.damage.name, err)
+			l.Errorf("%s: Acquire = %v, want held", l.keyDamage.name, err)
 		}
 	case err != nil || g.Token <= 0 || g.Token > quorum.MaxToken:
-		l.Errorf("%s: Acquire = %d, %v", l.damage.name, g.Token, err)
+		l.Errorf("%s: Acquire = %d, %v", l.keyDamage.name, g.Token, err)
 	}
 }
 
@@ -210,7 +210,7 @@ func (l *damagedLock) checkForce() {
 	key, _, _ := l.keys()
 	took, err := l.d.Force(l.contextInTime(), l.key, l.token, "it is damaged")
 	if took != (l.owner != "") || err != nil || l.do(0, "EXISTS", key) != int64(0) {
-		l.Errorf("%s: Force = %v, %v, and EXISTS %v", l.damage.name, took, err, l.do(0, "EXISTS", key))
+		l.Errorf("%s: Force = %v, %v, and EXISTS %v", l.keyDamage.name, took, err, l.do(0, "EXISTS", key))
 	}
 }
 
@@ -219,9 +219,9 @@ func (l *damagedLock) checkHolder() {
 	l.Helper()
 	l.do(0, "FLUSHDB")
 	key, _, queue := l.keys()
-	g, err := l.d.Acquire(l.contextInTime(), driver.Request{Key: l.key, TTL: long})
+	g, err := l.d.Acquire(l.contextInTime(), driver.Request{Key: l.key, TTL: longTTL})
 	if err != nil {
-		l.Fatal(l.damage.name, err)
+		l.Fatal(l.keyDamage.name, err)
 	}
 	for _, cmd := range l.cmds(l.keys()) {
 		if cmd[1] != key {
@@ -229,7 +229,7 @@ func (l *damagedLock) checkHolder() {
 		}
 	}
 	if renewal := l.d.Renew(l.contextInTime(), []driver.Grant{g})[0]; renewal.Err != nil {
-		l.Errorf("%s: Renew = %v", l.damage.name, renewal.Err)
+		l.Errorf("%s: Renew = %v", l.keyDamage.name, renewal.Err)
 	}
 	ctx, cancel := context.WithCancel(l.contextInTime())
 	defer cancel()
@@ -237,7 +237,7 @@ func (l *damagedLock) checkHolder() {
 		l.checkError("Release", err, []string{"WRONGTYPE"})
 		l.do(0, "DEL", queue)
 	} else if err != nil || l.do(0, "EXISTS", key) != int64(0) {
-		l.Errorf("%s: Release = %v, and EXISTS %v", l.damage.name, err, l.do(0, "EXISTS", key))
+		l.Errorf("%s: Release = %v, and EXISTS %v", l.keyDamage.name, err, l.do(0, "EXISTS", key))
 	}
 }
 
@@ -249,7 +249,7 @@ func TestExhaustedCounterRepeatsNoToken(t *testing.T) {
 	r.do(0, "SET", wire.ServerFence("lock:k"), strconv.Itoa(quorum.MaxToken-100))
 	last := int64(0)
 	for range 10 {
-		g, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: long, NoWait: true})
+		g, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: longTTL, NoWait: true})
 		if err != nil {
 			checkMentions(t, err, wire.ServerFence("lock:k"), "DEL")
 			break
@@ -266,7 +266,7 @@ func TestExhaustedCounterRepeatsNoToken(t *testing.T) {
 		t.Error("no grant below the end")
 	}
 	r.do(0, "DEL", wire.ServerFence("lock:k"))
-	if _, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: long}); err != nil { // the first answer may be from before the floor
+	if _, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: longTTL}); err != nil { // the first answer may be from before the floor
 		t.Errorf("after DEL: %v", err)
 	}
 }
@@ -278,7 +278,7 @@ func TestUnreadableKeyDoesNotHideOtherLeaks(t *testing.T) {
 	r.do(0, "SET", "lock:secret", "value")
 	r.do(0, "ACL", "SETUSER", "looker", "on", "nopass", "~*", "&*", "+@all", "-get")
 	r.do(0, "ACL", "SETUSER", "looker", "resetkeys", "~lock:[a-r]*", "~lock:[t-z]*", "~holdfast:*", "+@all")
-	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, Username: "looker", Password: "x", Timeout: busy})
+	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, Username: "looker", Password: "x", Timeout: busyTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,8 +290,8 @@ func TestUnreadableKeyDoesNotHideOtherLeaks(t *testing.T) {
 			found++
 		}
 	}
-	if found != len(planted) {
-		t.Errorf("%d leaks, want %d", found, len(planted))
+	if found != len(plantedLeaks) {
+		t.Errorf("%d leaks, want %d", found, len(plantedLeaks))
 	}
 	checkMentions(t, told, "lock:secret")
 }
@@ -326,7 +326,7 @@ func TestDamagedRedissonKeysAreForced(t *testing.T) {
 		if took, err := d.Force(r.contextInTime(), "k", 0, "it is damaged"); !took || err != nil || r.do(0, "EXISTS", "k") != int64(0) {
 			t.Errorf("%q: Force = %v, %v", cmd, took, err)
 		}
-		g, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: long, NoWait: true})
+		g, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: longTTL, NoWait: true})
 		if key := cmd[1]; key == fence && cmd[2] != "-5" {
 			checkMentions(t, err, fence, "DEL")
 		} else if err != nil || g.Token <= 0 {

@@ -95,10 +95,10 @@ func TestEachAnswerRestartsLoginTimeout(t *testing.T) {
 	})
 }
 
-// resets is a connection that its other end resets, as proxies do, and TLS servers if the client uses no TLS.
-type resets struct{ net.Conn }
+// resettingConn is a connection that its other end resets, as proxies do, and TLS servers if the client uses no TLS.
+type resettingConn struct{ net.Conn }
 
-func (resets) Read([]byte) (int, error) { return 0, syscall.ECONNRESET }
+func (resettingConn) Read([]byte) (int, error) { return 0, syscall.ECONNRESET }
 
 func TestTLSIsAdvisedAtFirstContact(t *testing.T) {
 	r := startRig(t, 1)
@@ -107,7 +107,7 @@ func TestTLSIsAdvisedAtFirstContact(t *testing.T) {
 	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := conns.dial(ctx, network, addr)
 		if err == nil && cut.Load() {
-			conn = resets{conn}
+			conn = resettingConn{conn}
 		}
 		return conn, err
 	}
@@ -215,7 +215,7 @@ func TestTLSGoesOverDial(t *testing.T) {
 		return new(net.Dialer).DialContext(ctx, network, server.Addr())
 	}
 	for name, works := range map[string]bool{"localhost:1": true, "elsewhere.invalid:1": false} { // the certificate is for localhost
-		opts := &redis.Options{Timeout: busy, Dial: dial, TLS: client}
+		opts := &redis.Options{Timeout: busyTimeout, Dial: dial, TLS: client}
 		d, err := redis.New(t.Context(), []redis.Node{{Addr: name}}, opts)
 		if (err == nil) != works {
 			t.Errorf("%s: %v", name, err)

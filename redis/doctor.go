@@ -22,14 +22,14 @@ import (
 )
 
 const (
-	nameBytes   = 180                    // memory of a used name, as estimated in docs/operations.md
-	slowCommand = 250 * time.Millisecond // duration from which a command makes the node seem to stand still for others: pace.Overdue
-	slowPeriod  = 24 * time.Hour         // time for which a slow command is reported
-	clockRefuse = time.Minute            // difference of clocks from which no counter starts; see docs/wire.md, Scripts
+	nameBytes      = 180                    // memory of a used name, as estimated in docs/operations.md
+	slowCommand    = 250 * time.Millisecond // duration from which a command makes the node seem to stand still for others: pace.Overdue
+	slowPeriod     = 24 * time.Hour         // time for which a slow command is reported
+	maxCounterSkew = time.Minute            // difference of clocks from which no counter starts; see docs/wire.md, Scripts
 )
 
-// rights are the permissions that a user for locks needs.
-const rights = "+auth +hello +client|setname +ping +info +time +script|load +evalsha " +
+// lockPermissions are the permissions that a user for locks needs.
+const lockPermissions = "+auth +hello +client|setname +ping +info +time +script|load +evalsha " +
 	"+get +set +del +exists +incrby +pexpire +pttl +zadd +zrangebyscore +zcard +zcount +zscore +zrem +publish +pubsub|numsub +subscribe +unsubscribe"
 
 // Diagnose implements driver.Doctor. It makes the checks of the gate, and further checks that do not keep a
@@ -37,10 +37,10 @@ const rights = "+auth +hello +client|setname +ping +info +time +script|load +eva
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
 	g := newGate(&d.opts, len(d.nodes))
 	nodes, set := d.set.nodesToExamine(ctx)
-	exams := make([]exam, len(nodes))
+	exams := make([]nodeExam, len(nodes))
 	var all sync.WaitGroup
 	for i, n := range nodes {
-		exams[i] = exam{Notes: driverkit.Notes{Node: n.addr}, g: g, n: n, limit: time.Duration(quorum.RequestTimeout(int64(cmp.Or(ttl, driverkit.ExamTTL))))}
+		exams[i] = nodeExam{Notes: driverkit.Notes{Node: n.addr}, g: g, n: n, limit: time.Duration(quorum.RequestTimeout(int64(cmp.Or(ttl, driverkit.ExamTTL))))}
 		all.Go(func() { exams[i].runChecks(ctx) })
 	}
 	all.Wait()
@@ -56,8 +56,8 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	return found
 }
 
-// exam is the examination of one node by Diagnose.
-type exam struct {
+// nodeExam is the examination of one node by Diagnose.
+type nodeExam struct {
 	driverkit.Notes
 	g     *gate
 	n     *node
@@ -70,7 +70,7 @@ type exam struct {
 }
 
 // runChecks makes one check after the other, until one gets no answer.
-func (e *exam) runChecks(ctx context.Context) {
+func (e *nodeExam) runChecks(ctx context.Context) {
 	dialling, cancel := context.WithTimeout(ctx, e.g.opts.Timeout)
 	var l *resp.Conn
 	var err error
@@ -116,7 +116,7 @@ func (e *exam) runChecks(ctx context.Context) {
 }
 
 // runCheck makes one check within its time limit.
-func (e *exam) runCheck(ctx context.Context, check func(context.Context) error) error {
+func (e *nodeExam) runCheck(ctx context.Context, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, pace.ExamStepTime())
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { e.l.SetDeadline(time.Unix(1, 0)) })()
@@ -128,7 +128,7 @@ func (e *exam) runCheck(ctx context.Context, check func(context.Context) error) 
 }
 
 // addFault adds a fault with its fix.
-func (e *exam) addFault(check string, v driver.Verdict, err error) {
+func (e *nodeExam) addFault(check string, v driver.Verdict, err error) {
 	text := strings.TrimPrefix(err.Error(), driver.ErrConfig.Error()+": ")
 	mend := ""
 	if a, ok := errors.AsType[*server.Advised](err); ok {
@@ -141,7 +141,7 @@ func (e *exam) addFault(check string, v driver.Verdict, err error) {
 }
 
 // addFailure adds an error that ends the examination, or keeps the node from use.
-func (e *exam) addFailure(check string, err error) {
+func (e *nodeExam) addFailure(check string, err error) {
 	if server.LacksRight(err.Error()) {
 		check = "rights"
 	}
@@ -149,7 +149,7 @@ func (e *exam) addFailure(check string, err error) {
 }
 
 // addHidden adds a check that the server does not permit, and the question that stays open.
-func (e *exam) addHidden(check string, err error, right, open string) {
+func (e *nodeExam) addHidden(check string, err error, right, open string) {
 	why := err.Error() + " (renamed, or hidden by the provider)"
 	if server.LacksRight(err.Error()) {
 		why = "needs the right " + right
@@ -158,7 +158,7 @@ func (e *exam) addHidden(check string, err error, right, open string) {
 }
 
 // grantLine returns the command that gives this client's user all permissions that it needs.
-func (e *exam) grantLine() string {
+func (e *nodeExam) grantLine() string {
 	user, _, err := e.n.net.Credentials(e.n.d.ctx, e.server)
 	if err != nil {
 		user = "USER"
@@ -167,12 +167,12 @@ func (e *exam) grantLine() string {
 	if e.g.opts.Prefix == "" {
 		keys = "~PATTERN-OF-THE-NAMES"
 	}
-	line := fmt.Sprintf("ACL SETUSER %s %s ~%s* &%s* %s", cmp.Or(user, "default"), keys, wire.Companion, wire.Wake, rights)
+	line := fmt.Sprintf("ACL SETUSER %s %s ~%s* &%s* %s", cmp.Or(user, "default"), keys, wire.Companion, wire.Wake, lockPermissions)
 	line += e.g.opts.format().Rights()
 	return line + e.n.place.Rights()
 }
 
-func (e *exam) checkLogin(ctx context.Context) (err error) {
+func (e *nodeExam) checkLogin(ctx context.Context) (err error) {
 	if e.hello, err = e.n.place.Login(ctx, e.server, e.l); err == nil && e.n.place.Replaced() {
 		e.OK("reach", "%s is the master, and answers", e.server)
 	} else if err == nil {
@@ -181,14 +181,14 @@ func (e *exam) checkLogin(ctx context.Context) (err error) {
 	return err
 }
 
-func (e *exam) checkPace(context.Context) error {
+func (e *nodeExam) checkPace(context.Context) error {
 	return e.Pace(e.limit, func() error {
 		_, err := server.Ask(e.l, []string{"TIME"}) // a server that rejects writes rejects PING too
 		return err
 	})
 }
 
-func (e *exam) readInfo(context.Context) error {
+func (e *nodeExam) readInfo(context.Context) error {
 	values, err := server.Ask(e.l, []string{"INFO"})
 	if err == nil {
 		e.info = server.ParseInfo(string(values[0].Text))
@@ -197,13 +197,13 @@ func (e *exam) readInfo(context.Context) error {
 }
 
 // infoNumber returns a field of INFO; 0 if it is missing.
-func (e *exam) infoNumber(field string) int64 {
+func (e *nodeExam) infoNumber(field string) int64 {
 	n, _ := strconv.ParseInt(e.info[field], 10, 64)
 	return n
 }
 
 // checkClients compares the number of connections with the limit. Connections inside a cluster count too.
-func (e *exam) checkClients(context.Context) error {
+func (e *nodeExam) checkClients(context.Context) error {
 	used, most := e.infoNumber("connected_clients")+e.infoNumber("cluster_connections"), e.infoNumber("maxclients")
 	switch {
 	case most == 0:
@@ -218,7 +218,7 @@ func (e *exam) checkClients(context.Context) error {
 	return nil
 }
 
-func (e *exam) checkRole(context.Context) error {
+func (e *nodeExam) checkRole(context.Context) error {
 	defects, err := e.n.place.Role(e.hello, e.info)
 	if err != nil {
 		return err
@@ -238,7 +238,7 @@ func (e *exam) checkRole(context.Context) error {
 	return nil
 }
 
-func (e *exam) checkDistinct(context.Context) error {
+func (e *nodeExam) checkDistinct(context.Context) error {
 	run := e.info["run_id"]
 	if err := e.n.place.Identify(e.l); err != nil {
 		return err
@@ -264,7 +264,7 @@ func (e *exam) checkDistinct(context.Context) error {
 var errHidden = server.Advise(errors.New("its INFO has no run_id: tokens begin at the clock on each new connection, and may fall "+
 	"if a proxy keeps the connection while the server behind it restarts with older data"), "give Redis or Valkey themselves, not a proxy")
 
-func (e *exam) checkVersion(context.Context) error {
+func (e *nodeExam) checkVersion(context.Context) error {
 	name, number := "Redis", e.info["redis_version"]
 	for fork, field := range map[string]string{"Valkey": "valkey_version", "Redict": "redict_version"} {
 		if own := e.info[field]; own != "" {
@@ -281,7 +281,7 @@ func (e *exam) checkVersion(context.Context) error {
 	return nil
 }
 
-func (e *exam) checkClock(context.Context) error {
+func (e *nodeExam) checkClock(context.Context) error {
 	before := time.Now()
 	values, err := server.Ask(e.l, []string{"TIME"})
 	if err != nil {
@@ -296,7 +296,7 @@ func (e *exam) checkClock(context.Context) error {
 	switch err := server.ClockSkew(node, before, rtt); {
 	case err == nil:
 		e.OK("clock", "%v from this machine's", off.Round(time.Millisecond))
-	case off.Abs() > clockRefuse:
+	case off.Abs() > maxCounterSkew:
 		e.addFault("clock", driver.VerdictFault, server.Advise(fmt.Errorf("its clock differs from this machine's by %v: it gives no lock on a name that is new to it",
 			off.Round(time.Second)), "find out which of the two is wrong, and set it"))
 	default:
@@ -305,7 +305,7 @@ func (e *exam) checkClock(context.Context) error {
 	return nil
 }
 
-func (e *exam) checkEviction(context.Context) error {
+func (e *nodeExam) checkEviction(context.Context) error {
 	if err := server.CheckEviction(e.info); err != nil {
 		v := driver.VerdictFault
 		if e.g.opts.AllowEviction {
@@ -325,7 +325,7 @@ func (e *exam) checkEviction(context.Context) error {
 }
 
 // checkMemory compares the free memory with the needs of as many names as there are now.
-func (e *exam) checkMemory(context.Context) error {
+func (e *nodeExam) checkMemory(context.Context) error {
 	used, most := e.infoNumber("used_memory"), e.infoNumber("maxmemory")
 	what := "maxmemory"
 	if most == 0 {
@@ -369,7 +369,7 @@ func formatSize(bytes int64) string {
 }
 
 // checkDisk finds a server that cannot save its data. Such a server rejects writes, and PING too.
-func (e *exam) checkDisk() error {
+func (e *nodeExam) checkDisk() error {
 	values, err := e.l.Do([]string{"PING"})
 	switch {
 	case err != nil:
@@ -384,7 +384,7 @@ func (e *exam) checkDisk() error {
 }
 
 // checkPersistence reports the effect of a restart on the locks.
-func (e *exam) checkPersistence(context.Context) error {
+func (e *nodeExam) checkPersistence(context.Context) error {
 	if err := e.checkDisk(); err != nil {
 		return err
 	}
@@ -428,7 +428,7 @@ func (e *exam) checkPersistence(context.Context) error {
 
 // mayReturnEmpty reports whether a master of a cluster may come back empty before a replica takes over:
 // nothing distinguishes it from a new one.
-func (e *exam) mayReturnEmpty() bool {
+func (e *nodeExam) mayReturnEmpty() bool {
 	file := e.info["aof_enabled"]
 	switch {
 	case e.n.place.Shard() == "" || file == "1":
@@ -443,7 +443,7 @@ func (e *exam) mayReturnEmpty() bool {
 }
 
 // checkReplay finds a server that would not read its own file after a restart.
-func (e *exam) checkReplay() error {
+func (e *nodeExam) checkReplay() error {
 	read, err := server.ReplaysScripts(e.l, e.g.opts.probeKeys("doctor"))
 	_, refused := errors.AsType[resp.Error](err)
 	switch {
@@ -463,7 +463,7 @@ func (e *exam) checkReplay() error {
 
 // checkRemembered finds a node that would vote at once after a restart, although it does not keep its data any
 // more.
-func (e *exam) checkRemembered(kept bool) error {
+func (e *nodeExam) checkRemembered(kept bool) error {
 	values, err := server.Ask(e.l, []string{"GET", e.g.opts.setKey()})
 	if err != nil {
 		return err
@@ -478,7 +478,7 @@ func (e *exam) checkRemembered(kept bool) error {
 }
 
 // checkSet checks whether the node votes for clients with these options.
-func (e *exam) checkSet(context.Context) error {
+func (e *nodeExam) checkSet(context.Context) error {
 	o, err := e.g.observeNode(e.l, e.n, e.markerRun())
 	if err != nil {
 		return err
@@ -502,7 +502,7 @@ func (e *exam) checkSet(context.Context) error {
 }
 
 // markerRun returns the run of the server in the form of the marker.
-func (e *exam) markerRun() string {
+func (e *nodeExam) markerRun() string {
 	if e.n.place.Replaced() {
 		return member.Run(e.info["run_id"], server.Promotion(e.info))
 	}
@@ -510,7 +510,7 @@ func (e *exam) markerRun() string {
 }
 
 // checkSiblings finds clients that lock the same names with other keys.
-func (e *exam) checkSiblings() error {
+func (e *nodeExam) checkSiblings() error {
 	marker, who := e.g.opts.format().Sibling(e.g.opts.Prefix)
 	if marker == "" || e.n.place.Shard() != "" {
 		return nil
@@ -527,7 +527,7 @@ func (e *exam) checkSiblings() error {
 }
 
 // checkPermissions tries the permissions and commands that the scripts need.
-func (e *exam) checkPermissions(ctx context.Context) error {
+func (e *nodeExam) checkPermissions(ctx context.Context) error {
 	var rep report
 	err := e.g.tryPermissions(e.n, e.l, &rep.Wakes)
 	switch {
@@ -545,7 +545,7 @@ func (e *exam) checkPermissions(ctx context.Context) error {
 }
 
 // checkWakeable checks whether the server can wake waiters.
-func (e *exam) checkWakeable(ctx context.Context, rep report) error {
+func (e *nodeExam) checkWakeable(ctx context.Context, rep report) error {
 	_, err := rep.Subscribe(e.l, e.hello, e.n.engine.Client())
 	switch why := cmp.Or(rep.Mute, rep.Deaf); {
 	case err != nil || ctx.Err() != nil:
@@ -558,19 +558,19 @@ func (e *exam) checkWakeable(ctx context.Context, rep report) error {
 	return nil
 }
 
-// ownName is the fix for a command that the server does not know by its name. If a permission is missing, the
+// unhiddenCommandFix is the fix for a command that the server does not know by its name. If a permission is missing, the
 // error itself names the fix.
-const ownName = "give a server that has it under its own name"
+const unhiddenCommandFix = "give a server that has it under its own name"
 
 // checkWakeUps finds pattern subscriptions on a server that rejects PUBSUB NUMSUB: dead waiters look alive there.
-func (e *exam) checkWakeUps(context.Context) error {
+func (e *nodeExam) checkWakeUps(context.Context) error {
 	values, err := e.l.Do([]string{"PUBSUB", "NUMSUB", wire.Wake + "~probe"})
 	switch patterns := e.infoNumber("pubsub_patterns"); {
 	case err != nil:
 		return err
 	case values[0].IsError() && patterns > 0:
 		e.addFault("patterns", driver.VerdictWarning, server.Advise(fmt.Errorf("%d patterns are subscribed to, and PUBSUB NUMSUB is refused: "+
-			"each waiter that dies may cost the others a second: %w", patterns, values[0].Err()), ownName))
+			"each waiter that dies may cost the others a second: %w", patterns, values[0].Err()), unhiddenCommandFix))
 	default:
 		e.OK("patterns", "%d", patterns)
 	}
@@ -578,7 +578,7 @@ func (e *exam) checkWakeUps(context.Context) error {
 }
 
 // checkTLS checks the encryption of the password, and the certificates.
-func (e *exam) checkTLS(ctx context.Context) error {
+func (e *nodeExam) checkTLS(ctx context.Context) error {
 	_, password, _ := e.n.net.Credentials(ctx, e.server)
 	e.Transport(e.l.Conn, password != "", e.g.opts.TLS)
 	return nil
@@ -586,7 +586,7 @@ func (e *exam) checkTLS(ctx context.Context) error {
 
 // checkSlowlog finds commands that delayed all others so long that the node seemed to stand still. It does not
 // show their arguments, which may be secret.
-func (e *exam) checkSlowlog(context.Context) error {
+func (e *nodeExam) checkSlowlog(context.Context) error {
 	values, err := e.l.Do([]string{"SLOWLOG", "GET", "128"}, []string{"TIME"})
 	if err != nil {
 		return err

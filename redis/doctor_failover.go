@@ -16,7 +16,7 @@ import (
 
 // checkFailover checks what makes a failover safe: which servers watch the master, and that an isolated master
 // stops before another takes its place.
-func (e *exam) checkFailover(ctx context.Context) error {
+func (e *nodeExam) checkFailover(ctx context.Context) error {
 	if !e.n.place.Replaced() {
 		return nil
 	}
@@ -35,7 +35,7 @@ func (e *exam) checkFailover(ctx context.Context) error {
 	}
 	if values[1].IsError() {
 		e.addFault("force", driver.VerdictWarning, server.Advise(fmt.Errorf("it cannot be asked whether a replica knows of a lock that was taken away: "+
-			"a failover may bring the old holder back: %w", values[1].Err()), ownName))
+			"a failover may bring the old holder back: %w", values[1].Err()), unhiddenCommandFix))
 	} else {
 		e.OK("force", "a replica can confirm that a lock was taken away")
 	}
@@ -60,7 +60,7 @@ func (e *exam) checkFailover(ctx context.Context) error {
 
 // checkSentinels asks each Sentinel for the master. It returns the time after which one of them considers the
 // master down; 0: unknown.
-func (e *exam) checkSentinels(ctx context.Context) (down time.Duration) {
+func (e *nodeExam) checkSentinels(ctx context.Context) (down time.Duration) {
 	f, ok := e.n.place.(*place.Master)
 	if !ok || len(f.Sentinels) == 0 {
 		return 0

@@ -32,7 +32,7 @@ func (r *rig) diagnoseNew(url string, opts *redis.Options) []driver.Finding {
 	if opts != nil {
 		o = *opts
 	}
-	o.Timeout = busy
+	o.Timeout = busyTimeout
 	found, err := runDoctor(r.Context(), url, time.Minute, &o)
 	if err != nil {
 		r.Fatal(err)
@@ -82,15 +82,15 @@ func (r *rig) useNames(opts *redis.Options) {
 	c.Close()
 }
 
-// startSound starts three healthy servers that are in use.
-func startSound(t *testing.T) *rig {
+// startHealthy starts three healthy servers that are in use.
+func startHealthy(t *testing.T) *rig {
 	r := startRig(t, 3)
 	r.useNames(nil)
 	return r
 }
 
 func TestHealthySetHasNoFindings(t *testing.T) {
-	r := startSound(t)
+	r := startHealthy(t)
 	before := r.allData()
 	found := r.diagnoseNew(r.url(), nil)
 	if bad := badFindings(found); len(bad) > 0 {
@@ -137,8 +137,8 @@ func (r *rig) allData() string {
 	return all.String()
 }
 
-// row is a planted fault and the expected finding.
-type row struct {
+// faultCase is a planted fault and the expected finding.
+type faultCase struct {
 	name    string
 	plant   func(r *rig) (url string, opts *redis.Options)
 	check   string
@@ -147,7 +147,7 @@ type row struct {
 }
 
 // checkFindings checks that the fault of c was found, and nothing else.
-func (c row) checkFindings(t *testing.T, found []driver.Finding) {
+func (c faultCase) checkFindings(t *testing.T, found []driver.Finding) {
 	t.Helper()
 	found = slices.DeleteFunc(badFindings(found), func(f driver.Finding) bool { // any command is slow while the machine stands still
 		return f.Check == "slowlog" && c.check != "slowlog"
@@ -165,7 +165,7 @@ func (c row) checkFindings(t *testing.T, found []driver.Finding) {
 // The test plants one fault at a time in a healthy set.
 func TestDoctorFindsEachFaultAlone(t *testing.T) {
 	t.Parallel()
-	for _, c := range []row{
+	for _, c := range []faultCase{
 		{"a node that is down", func(r *rig) (string, *redis.Options) {
 			r.servers[2].Kill()
 			return r.url(), nil
@@ -285,7 +285,7 @@ func TestDoctorFindsEachFaultAlone(t *testing.T) {
 			if err := r.servers[2].Wipe(r.Context()); err != nil {
 				r.Fatal(err)
 			}
-			d, err := redis.Open(r.Context(), r.url(), &redis.Options{Timeout: busy})
+			d, err := redis.Open(r.Context(), r.url(), &redis.Options{Timeout: busyTimeout})
 			if err != nil {
 				r.Fatal(err)
 			}
@@ -334,7 +334,7 @@ func TestDoctorFindsEachFaultAlone(t *testing.T) {
 		}, "quarantine", driver.VerdictFault, []string{"forgotten", "leave it out"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := startSound(t)
+			r := startHealthy(t)
 			url, opts := c.plant(r)
 			c.checkFindings(t, r.diagnoseNew(url, opts))
 		})
@@ -433,7 +433,7 @@ func (r *rig) addListener(i int) {
 
 // Missing permissions that only the doctor uses are no fault of the node.
 func TestDoctorNeedsNoMorePermissionsThanLocks(t *testing.T) {
-	r := startSound(t)
+	r := startHealthy(t)
 	for i := range r.servers {
 		r.do(i, append([]string{"ACL", "SETUSER"}, strings.Fields(aclUser("locker", rights...))...)...)
 	}
@@ -509,7 +509,7 @@ func TestDoctorFindsEachFaultOfServer(t *testing.T) {
 	in := func(days time.Duration) func(c *tls.Config) {
 		return func(c *tls.Config) { c.Time = func() time.Time { return time.Now().Add(days * 24 * time.Hour) } } // a certificate is valid for 90 days
 	}
-	for _, c := range []row{
+	for _, c := range []faultCase{
 		{"a server that is as it should be", func(r *rig) (string, *redis.Options) { return plain(r), nil }, "", "", nil},
 		{"one over TLS", func(r *rig) (string, *redis.Options) { return secure(r, true, in(70)) }, "", "", nil},
 		{"files that are not for all", func(r *rig) (string, *redis.Options) {
@@ -635,7 +635,7 @@ func TestUnneededCommandsMayBeHidden(t *testing.T) {
 				}
 				return way.start().node().Addr
 			}
-			r := startSound(t)
+			r := startHealthy(t)
 			one := &rig{T: t, servers: []*redisproc.Server{redistest.Start(t, &redisproc.Options{AppendOnly: "always"})}}
 			r.checkSkips(r.diagnoseNew(urlOf(hide(r), r.servers[1].Addr(), r.servers[2].Addr()), nil), c.skipped)
 			one.checkSkips(one.diagnoseNew(urlOf(hide(one)), nil), c.alone)
@@ -679,7 +679,7 @@ func TestDoctorShowsNoPassword(t *testing.T) {
 // The test plants one fault at a time and removes it again. The undo of a row may take a while.
 func TestDoctorFindsEachFaultBehindSentinels(t *testing.T) {
 	args := []string{"--min-replicas-to-write", "1", "--min-replicas-max-lag", "3"}
-	b := startBand(t, &redisproc.GroupOptions{Servers: 2, Sentinels: 3, Down: time.Minute, Server: redisproc.Options{Args: args}})
+	b := startSentinelGroup(t, &redisproc.GroupOptions{Servers: 2, Sentinels: 3, Down: time.Minute, Server: redisproc.Options{Args: args}})
 	url := fmt.Sprintf("redis+sentinel://%s/%s", strings.Join(b.group.Addrs(), ","), redisproc.GroupName)
 	b.release(b.acquire(b.clientOf(b.openDriver([]redis.Node{b.node()}, nil), nil), "k", nil))
 	set := func(args ...string) { b.do(0, append([]string{"CONFIG", "SET"}, args...)...) }
@@ -694,49 +694,49 @@ func TestDoctorFindsEachFaultBehindSentinels(t *testing.T) {
 	b.eventually("all is well", func() bool { return len(badFindings(b.diagnoseNew(url, nil))) == 0 })
 	none := func() {}
 	for _, c := range []struct {
-		row
+		faultCase
 		url        string // empty: the default
 		fault, end func()
 	}{
 		{
-			row{"a master that goes on alone", nil, "min-replicas", driver.VerdictWarning, []string{"min-replicas-to-write is 0", "min-replicas-max-lag 3"}},
+			faultCase{"a master that goes on alone", nil, "min-replicas", driver.VerdictWarning, []string{"min-replicas-to-write is 0", "min-replicas-max-lag 3"}},
 			"",
 			func() { set("min-replicas-to-write", "0") }, func() { set("min-replicas-to-write", "1") },
 		},
 		{
-			row{"a master that goes on for long", nil, "isolation", driver.VerdictWarning, []string{"stops granting after 11s", "down-after-milliseconds"}},
+			faultCase{"a master that goes on for long", nil, "isolation", driver.VerdictWarning, []string{"stops granting after 11s", "down-after-milliseconds"}},
 			"",
 			func() { set("min-replicas-max-lag", "10"); after("5000") }, func() { set("min-replicas-max-lag", "3"); after("60000") },
 		},
 		{
-			row{"a right to WAIT that is missing", nil, "force", driver.VerdictWarning, []string{"ACL SETUSER", "+wait"}},
+			faultCase{"a right to WAIT that is missing", nil, "force", driver.VerdictWarning, []string{"ACL SETUSER", "+wait"}},
 			"",
 			func() { b.do(0, "ACL", "SETUSER", "default", "-wait") }, func() { b.do(0, "ACL", "SETUSER", "default", "+wait") },
 		},
 		{
-			row{"eviction", nil, "eviction", driver.VerdictFault, []string{"allkeys-lru", "noeviction"}},
+			faultCase{"eviction", nil, "eviction", driver.VerdictFault, []string{"allkeys-lru", "noeviction"}},
 			"",
 			func() { set("maxmemory-policy", "allkeys-lru") }, func() { set("maxmemory-policy", "noeviction") },
 		},
-		{row{"a quarantine that is off", nil, "quarantine", driver.VerdictFault, []string{"forgotten", "leave it out"}}, url + "/0?quarantine=off", none, none},
+		{faultCase{"a quarantine that is off", nil, "quarantine", driver.VerdictFault, []string{"forgotten", "leave it out"}}, url + "/0?quarantine=off", none, none},
 		{
-			row{"a master that they do not know", nil, "reach", driver.VerdictFault, []string{"it knows no master other", "SENTINEL MASTERS"}},
+			faultCase{"a master that they do not know", nil, "reach", driver.VerdictFault, []string{"it knows no master other", "SENTINEL MASTERS"}},
 			strings.TrimSuffix(url, redisproc.GroupName) + "other", none, none,
 		},
 		{
-			row{"servers in place of Sentinels", nil, "reach", driver.VerdictFault, []string{"it is not a Sentinel", "port 26379"}},
+			faultCase{"servers in place of Sentinels", nil, "reach", driver.VerdictFault, []string{"it is not a Sentinel", "port 26379"}},
 			"redis+sentinel://" + b.servers[0].Addr() + "/" + redisproc.GroupName, none, none,
 		},
 		{
-			row{"a Sentinel in place of a server", nil, "reach", driver.VerdictFault, []string{"it is a Sentinel", "redis+sentinel://"}},
+			faultCase{"a Sentinel in place of a server", nil, "reach", driver.VerdictFault, []string{"it is a Sentinel", "redis+sentinel://"}},
 			"redis://" + b.group.Addrs()[0], none, none,
 		},
 		{
-			row{"a replica in place of the master", nil, "role", driver.VerdictFault, []string{"it is a replica of", "address of a master"}},
+			faultCase{"a replica in place of the master", nil, "role", driver.VerdictFault, []string{"it is a replica of", "address of a master"}},
 			"redis://" + b.servers[1].Addr(), none, none,
 		},
 		{
-			row{"a Sentinel that is down", nil, "sentinels", driver.VerdictWarning, []string{b.group.Addrs()[0], "more than half"}},
+			faultCase{"a Sentinel that is down", nil, "sentinels", driver.VerdictWarning, []string{b.group.Addrs()[0], "more than half"}},
 			"",
 			func() { b.group.Sentinels[0].Kill() }, none,
 		},
@@ -747,7 +747,7 @@ func TestDoctorFindsEachFaultBehindSentinels(t *testing.T) {
 	}
 	b.group.Sentinels[1].Kill()
 	b.servers[1].Kill()
-	c := row{"a master without replicas", nil, "replicas", driver.VerdictFault, []string{"takes no locks (NOREPLICAS)", "start its replicas"}}
+	c := faultCase{"a master without replicas", nil, "replicas", driver.VerdictFault, []string{"takes no locks (NOREPLICAS)", "start its replicas"}}
 	b.eventually("the master notices", func() bool { return b.infoField(0, "min_slaves_good_slaves") == "0" })
 	c.checkFindings(t, slices.DeleteFunc(b.diagnoseNew(url, nil), func(f driver.Finding) bool { return f.Check == "sentinels" }))
 }
@@ -763,7 +763,7 @@ func TestDoctorFindsEachFaultOfCluster(t *testing.T) {
 	url := "redis+cluster://" + r.servers[len(r.servers)-1].Addr()
 	// Skips the quarantine of a new cluster, which takes a minute.
 	found := func(url string) []driver.Finding { return r.diagnoseNew(url, &redis.Options{MaxTTL: time.Second}) }
-	c, err := redis.Open(t.Context(), url+"?quarantine=off", &redis.Options{MaxTTL: time.Second, Timeout: busy})
+	c, err := redis.Open(t.Context(), url+"?quarantine=off", &redis.Options{MaxTTL: time.Second, Timeout: busyTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -772,41 +772,41 @@ func TestDoctorFindsEachFaultOfCluster(t *testing.T) {
 	set := func(args ...string) { r.do(i, append([]string{"CONFIG", "SET"}, args...)...) }
 	none := func() {}
 	for _, c := range []struct {
-		row
+		faultCase
 		url        string // empty: the default
 		fault, end func()
 	}{
 		{
-			row{"a master that goes on alone", nil, "min-replicas", driver.VerdictWarning, []string{"min-replicas-to-write is 0"}},
+			faultCase{"a master that goes on alone", nil, "min-replicas", driver.VerdictWarning, []string{"min-replicas-to-write is 0"}},
 			"",
 			func() { set("min-replicas-to-write", "0") }, func() { set("min-replicas-to-write", "1") },
 		},
 		{
-			row{"a master that comes back empty", nil, "persistence", driver.VerdictWarning, []string{"has forgotten who holds what", "appendonly yes"}},
+			faultCase{"a master that comes back empty", nil, "persistence", driver.VerdictWarning, []string{"has forgotten who holds what", "appendonly yes"}},
 			"",
 			func() { set("appendonly", "no") }, func() { set("appendonly", "yes") },
 		},
 		{
-			row{"eviction", nil, "eviction", driver.VerdictFault, []string{"allkeys-lru", "noeviction"}},
+			faultCase{"eviction", nil, "eviction", driver.VerdictFault, []string{"allkeys-lru", "noeviction"}},
 			"",
 			func() { set("maxmemory-policy", "allkeys-lru") }, func() { set("maxmemory-policy", "noeviction") },
 		},
 		{
-			row{"a right that is missing", nil, "rights", driver.VerdictFault, []string{"ACL SETUSER", "+zcard", "+cluster|slots"}},
+			faultCase{"a right that is missing", nil, "rights", driver.VerdictFault, []string{"ACL SETUSER", "+zcard", "+cluster|slots"}},
 			"",
 			func() { r.do(i, "ACL", "SETUSER", "default", "-zcard") }, func() { r.do(i, "ACL", "SETUSER", "default", "+zcard") },
 		},
-		{row{"a quarantine that is off", nil, "quarantine", driver.VerdictFault, []string{"forgotten", "leave it out"}}, url + "?quarantine=off", none, none},
+		{faultCase{"a quarantine that is off", nil, "quarantine", driver.VerdictFault, []string{"forgotten", "leave it out"}}, url + "?quarantine=off", none, none},
 		{
-			row{"one of its servers alone", nil, "reach", driver.VerdictFault, []string{"part of a Redis Cluster", "redis+cluster://"}},
+			faultCase{"one of its servers alone", nil, "reach", driver.VerdictFault, []string{"part of a Redis Cluster", "redis+cluster://"}},
 			"redis://" + one.Addr(), none, none,
 		},
 		{
-			row{"a server that is in no cluster", nil, "reach", driver.VerdictFault, []string{"not part of a Redis Cluster", "as redis://"}},
+			faultCase{"a server that is in no cluster", nil, "reach", driver.VerdictFault, []string{"not part of a Redis Cluster", "as redis://"}},
 			"redis+cluster://" + redistest.Start(t, nil).Addr(), none, none,
 		},
 		{
-			row{"slots that nobody has", nil, "slots", driver.VerdictFault, []string{"1 of 16384 hash slots have no master", "--cluster fix"}},
+			faultCase{"slots that nobody has", nil, "slots", driver.VerdictFault, []string{"1 of 16384 hash slots have no master", "--cluster fix"}},
 			"",
 			func() {
 				for _, s := range r.servers {
@@ -842,7 +842,7 @@ func TestReplayNeedsPermissionsForWholeFile(t *testing.T) {
 }
 
 func TestDoctorFindsQuarantineOffWithFailover(t *testing.T) {
-	c := startCouple(t)
+	c := startReplicatedPair(t)
 	url := fmt.Sprintf("redis+replicas://%s,%s/0?timeout=5s&quarantine=off", c.servers[0].Addr(), c.servers[1].Addr())
 	found, err := runDoctor(t.Context(), url, 0, nil)
 	if err != nil {

@@ -23,43 +23,43 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// couple is a master and a replica whose replication the test can block.
-type couple struct {
+// replicatedPair is a master and a replica whose replication the test can block.
+type replicatedPair struct {
 	*rig
 	stream *faultproxy.Proxy
 }
 
-func startCouple(t *testing.T) *couple {
+func startReplicatedPair(t *testing.T) *replicatedPair {
 	t.Helper()
-	c := &couple{rig: startRig(t, 2)}
+	c := &replicatedPair{rig: startRig(t, 2)}
 	var err error
 	if c.stream, err = faultproxy.NewOpaque(c.servers[0].Addr()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.stream.Close() })
-	c.follow(1, c.stream.Addr())
+	c.makeReplica(1, c.stream.Addr())
 	return c
 }
 
-// follow makes the i-th server a replica of the server at addr, and waits until it is in sync.
-func (c *couple) follow(i int, addr string) {
+// makeReplica makes the i-th server a replica of the server at addr, and waits until it is in sync.
+func (c *replicatedPair) makeReplica(i int, addr string) {
 	c.Helper()
 	host, port, _ := net.SplitHostPort(addr)
 	c.do(i, "REPLICAOF", host, port)
 	c.eventually("the replica is in step", func() bool { return strings.Contains(c.do(i, "INFO", "replication").(string), "master_link_status:up") })
 }
 
-// holdUp blocks replication from now on.
-func (c *couple) holdUp() { c.stream.Blackhole(false, true) }
+// blockReplication blocks replication from now on.
+func (c *replicatedPair) blockReplication() { c.stream.Blackhole(false, true) }
 
-// promote promotes the replica after the master was stopped.
-func (c *couple) promote() {
+// promoteReplica promotes the replica after the master was stopped.
+func (c *replicatedPair) promoteReplica() {
 	c.Helper()
 	c.servers[0].Kill()
 	c.do(1, "REPLICAOF", "NO", "ONE")
 }
 
-func (c *couple) nodes() []redis.Node {
+func (c *replicatedPair) nodes() []redis.Node {
 	f := new(redis.Failover)
 	for _, s := range c.servers {
 		f.Servers = append(f.Servers, s.Addr())
@@ -68,16 +68,16 @@ func (c *couple) nodes() []redis.Node {
 }
 
 // openVoting opens a client of servers that have been used before.
-func (c *couple) openVoting(maxTTL time.Duration) *redis.Driver {
+func (c *replicatedPair) openVoting(maxTTL time.Duration) *redis.Driver {
 	c.Helper()
 	c.openDriver(c.nodes(), &redis.Options{MaxTTL: maxTTL}).Close()
 	return c.openAfterQuarantine(maxTTL)
 }
 
 // openAfterQuarantine opens another client after the quarantine.
-func (c *couple) openAfterQuarantine(maxTTL time.Duration) *redis.Driver {
+func (c *replicatedPair) openAfterQuarantine(maxTTL time.Duration) *redis.Driver {
 	c.Helper()
-	d, err := redis.New(c.Context(), c.nodes(), &redis.Options{MaxTTL: maxTTL, Timeout: busy, AllowDown: true})
+	d, err := redis.New(c.Context(), c.nodes(), &redis.Options{MaxTTL: maxTTL, Timeout: busyTimeout, AllowDown: true})
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func (c *couple) openAfterQuarantine(maxTTL time.Duration) *redis.Driver {
 }
 
 // checkWaits waits until the client d reports that the node is in quarantine.
-func (c *couple) checkWaits(d *redis.Driver) {
+func (c *replicatedPair) checkWaits(d *redis.Driver) {
 	c.Helper()
 	c.eventually("the node is in quarantine", func() bool {
 		e := d.Nodes()[0]
@@ -96,18 +96,18 @@ func (c *couple) checkWaits(d *redis.Driver) {
 // A replica may not have the newest counters of tokens. Its grants must have higher ones all the same, also
 // after a hand-over.
 func TestTokensRiseAfterReplicaLostCounter(t *testing.T) {
-	c := startCouple(t)
-	locks := c.clientOf(c.openVoting(brief), nil)
+	c := startReplicatedPair(t)
+	locks := c.clientOf(c.openVoting(briefMaxTTL), nil)
 	c.release(c.acquire(locks, "k", nil)) // a counter that the replica has
 	c.do(0, "WAIT", "1", "5000")
-	c.holdUp()
+	c.blockReplication()
 	var last holdfast.Token
 	for range 3 {
 		l := c.acquire(locks, "k", nil)
 		last = l.Token()
 		c.release(l)
 	}
-	c.promote()
+	c.promoteReplica()
 	for range 3 {
 		l := c.acquire(locks, "k", nil)
 		if l.Token() <= last {
@@ -120,22 +120,22 @@ func TestTokensRiseAfterReplicaLostCounter(t *testing.T) {
 
 // The holder keeps its lease, and no other client is granted the lock before the end of the quarantine.
 func TestLeaseSurvivesFailoverToStaleReplica(t *testing.T) {
-	c := startCouple(t)
-	d := c.openVoting(long)
+	c := startReplicatedPair(t)
+	d := c.openVoting(longTTL)
 	locks := c.clientOf(d, nil)
-	known := c.acquire(locks, "known", &holdfast.AcquireOptions{TTL: long})
+	known := c.acquire(locks, "known", &holdfast.AcquireOptions{TTL: longTTL})
 	c.do(0, "WAIT", "1", "5000")
-	c.holdUp()
-	unknown := c.acquire(locks, "unknown", &holdfast.AcquireOptions{TTL: long})
-	second := c.openAfterQuarantine(long)
+	c.blockReplication()
+	unknown := c.acquire(locks, "unknown", &holdfast.AcquireOptions{TTL: longTTL})
+	second := c.openAfterQuarantine(longTTL)
 	other := c.clientOf(second, nil)
-	c.promote()
+	c.promoteReplica()
 	c.checkWaits(second)
 	for _, l := range []*holdfast.Lease{known, unknown} {
-		if err := c.retryLate(func() error { return l.Extend(c.contextInTime(), long) }); err != nil {
+		if err := c.retryLate(func() error { return l.Extend(c.contextInTime(), longTTL) }); err != nil {
 			t.Errorf("%s: %v", l.Key(), err)
 		}
-		if left := c.do(1, "PTTL", "lock:"+l.Key()).(int64); left < (long / 2).Milliseconds() {
+		if left := c.do(1, "PTTL", "lock:"+l.Key()).(int64); left < (longTTL / 2).Milliseconds() {
 			t.Errorf("%s stands for %d ms on the new master", l.Key(), left)
 		}
 	}
@@ -154,12 +154,12 @@ func TestLeaseSurvivesFailoverToStaleReplica(t *testing.T) {
 
 // A release during the quarantine does not hand the lock over, because the server may not know a later holder.
 func TestReleaseInQuarantineGrantsNothing(t *testing.T) {
-	c := startCouple(t)
-	locks := c.clientOf(c.openVoting(long), nil)
-	l := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: long})
+	c := startReplicatedPair(t)
+	locks := c.clientOf(c.openVoting(longTTL), nil)
+	l := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: longTTL})
 	c.do(0, "WAIT", "1", "5000")
-	c.promote()
-	if err := c.retryLate(func() error { return l.Extend(c.contextInTime(), long) }); err != nil {
+	c.promoteReplica()
+	if err := c.retryLate(func() error { return l.Extend(c.contextInTime(), longTTL) }); err != nil {
 		t.Fatal(err)
 	}
 	waiter := strings.Repeat("A", 26)
@@ -182,19 +182,19 @@ func TestReleaseInQuarantineGrantsNothing(t *testing.T) {
 func TestForceReportsMissingReplicaConfirmation(t *testing.T) {
 	for name, heard := range map[string]bool{"a replica in step": true, "a replica that is cut off": false} {
 		t.Run(name, func(t *testing.T) {
-			c := startCouple(t)
-			operator := c.clientOf(c.openVoting(long), nil)
+			c := startReplicatedPair(t)
+			operator := c.clientOf(c.openVoting(longTTL), nil)
 			way := newRoute(t, c.servers)
-			d, err := redis.New(t.Context(), c.nodes(), &redis.Options{MaxTTL: long, Timeout: busy, Dial: way.dial(c.servers)})
+			d, err := redis.New(t.Context(), c.nodes(), &redis.Options{MaxTTL: longTTL, Timeout: busyTimeout, Dial: way.dial(c.servers)})
 			if err != nil {
 				t.Fatal(err)
 			}
-			l := c.acquire(c.clientOf(d, nil), "k", &holdfast.AcquireOptions{TTL: long})
+			l := c.acquire(c.clientOf(d, nil), "k", &holdfast.AcquireOptions{TTL: longTTL})
 			c.do(0, "WAIT", "1", "5000")
 			way[0].Blackhole(true, true)
 			way[0].Refuse(true)
 			if !heard {
-				c.holdUp()
+				c.blockReplication()
 			}
 			err = c.retryLate(func() error { return operator.ForceRelease(t.Context(), "k", l.Token(), "it hangs") })
 			if heard && err != nil {
@@ -209,8 +209,8 @@ func TestForceReportsMissingReplicaConfirmation(t *testing.T) {
 			if owner := c.do(0, "GET", "lock:k"); owner != nil {
 				t.Errorf("the lock is still %v's", owner)
 			}
-			c.promote()
-			err = c.retryLate(func() error { return l.Extend(c.contextInTime(), long) })
+			c.promoteReplica()
+			err = c.retryLate(func() error { return l.Extend(c.contextInTime(), longTTL) })
 			if heard != errors.Is(err, holdfast.ErrLost) {
 				t.Errorf("at the new master the old holder's Extend() = %v", err)
 			}
@@ -220,16 +220,16 @@ func TestForceReportsMissingReplicaConfirmation(t *testing.T) {
 
 // Whatever the new master knows of the lock, no other client is granted it while the holder still trusts it.
 func TestNewMasterWaitsForOldLeases(t *testing.T) {
-	c := startCouple(t)
-	d := c.openVoting(2 * brief)
+	c := startReplicatedPair(t)
+	d := c.openVoting(2 * briefMaxTTL)
 	defer d.Close()
-	waiter := c.clientOf(c.openAfterQuarantine(2*brief), nil)
-	c.holdUp()
-	g, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: 2 * brief}) // short: nobody renews it and the waiter gets it at its end
+	waiter := c.clientOf(c.openAfterQuarantine(2*briefMaxTTL), nil)
+	c.blockReplication()
+	g, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: 2 * briefMaxTTL}) // short: nobody renews it and the waiter gets it at its end
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.promote()
+	c.promoteReplica()
 	l := c.acquire(waiter, "k", nil)
 	if !time.Now().After(g.TrustedUntil) {
 		t.Error("two trust their lease")
@@ -243,19 +243,19 @@ func TestNewMasterWaitsForOldLeases(t *testing.T) {
 // Data that another server has replaced for a while may lack earlier grants, although server and process are
 // the same.
 func TestFormerReplicaSitsOutQuarantine(t *testing.T) {
-	c := startCouple(t)
-	c.openVoting(long).Close() // a client that stayed would record its observation in the other server's marker
+	c := startReplicatedPair(t)
+	c.openVoting(longTTL).Close() // a client that stayed would record its observation in the other server's marker
 	c.do(1, "REPLICAOF", "NO", "ONE")
-	c.follow(0, c.servers[1].Addr())
+	c.makeReplica(0, c.servers[1].Addr())
 	c.do(0, "REPLICAOF", "NO", "ONE")
-	c.follow(1, c.servers[0].Addr())
-	d := c.openAfterQuarantine(long)
+	c.makeReplica(1, c.servers[0].Addr())
+	d := c.openAfterQuarantine(longTTL)
 	c.clientOf(d, nil)
 	c.checkWaits(d)
 }
 
 func TestTwoMastersWithoutSentinelsAreRejected(t *testing.T) {
-	c := startCouple(t)
+	c := startReplicatedPair(t)
 	c.do(1, "REPLICAOF", "NO", "ONE")
 	_, err := c.open(c.nodes(), nil)
 	if !errors.Is(err, driver.ErrUnavailable) {
@@ -265,8 +265,8 @@ func TestTwoMastersWithoutSentinelsAreRejected(t *testing.T) {
 }
 
 func TestMasterWithoutReplicasHasDefect(t *testing.T) {
-	c := startCouple(t)
-	d := c.openVoting(brief)
+	c := startReplicatedPair(t)
+	d := c.openVoting(briefMaxTTL)
 	defer d.Close()
 	if e := d.Nodes()[0]; e.State != driver.NodeDegraded {
 		t.Errorf("%+v, want it degraded", e)
@@ -274,7 +274,7 @@ func TestMasterWithoutReplicasHasDefect(t *testing.T) {
 		checkMentions(t, e.Err, "min-replicas-to-write is 0", "set min-replicas-to-write 1")
 	}
 	c.do(0, "CONFIG", "SET", "min-replicas-to-write", "1")
-	safe := c.openAfterQuarantine(brief)
+	safe := c.openAfterQuarantine(briefMaxTTL)
 	defer safe.Close()
 	if e := safe.Nodes()[0]; e.State != driver.NodeUp {
 		t.Errorf("%+v, want it up", e)
@@ -283,14 +283,14 @@ func TestMasterWithoutReplicasHasDefect(t *testing.T) {
 
 // Some time after a server has lost its last replica, it forgets that it was promoted.
 func TestServerThatForgetsPromotionKeepsVote(t *testing.T) {
-	c := startCouple(t)
-	c.promote()
-	c.openDriver(c.nodes(), &redis.Options{MaxTTL: long}).Close() // without quarantine
+	c := startReplicatedPair(t)
+	c.promoteReplica()
+	c.openDriver(c.nodes(), &redis.Options{MaxTTL: longTTL}).Close() // without quarantine
 	c.do(1, "CONFIG", "SET", "repl-backlog-ttl", "1")
 	c.eventually("it has forgotten its promotion", func() bool {
 		return strings.Contains(c.do(1, "INFO", "replication").(string), "master_replid2:0000000000")
 	})
-	d, err := redis.New(t.Context(), c.nodes(), &redis.Options{MaxTTL: long, Timeout: busy})
+	d, err := redis.New(t.Context(), c.nodes(), &redis.Options{MaxTTL: longTTL, Timeout: busyTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,13 +298,13 @@ func TestServerThatForgetsPromotionKeepsVote(t *testing.T) {
 }
 
 func TestNodeOfSetMayFailOver(t *testing.T) {
-	c := startCouple(t)
+	c := startReplicatedPair(t)
 	nodes := c.nodes()
 	for _, s := range redistest.StartN(t, 2) {
 		nodes = append(nodes, redis.Node{Addr: s.Addr()})
 	}
-	c.openDriver(nodes, &redis.Options{MaxTTL: 8 * brief}).Close() // without quarantine
-	d, err := redis.New(t.Context(), nodes, &redis.Options{MaxTTL: 8 * brief, Timeout: busy})
+	c.openDriver(nodes, &redis.Options{MaxTTL: 8 * briefMaxTTL}).Close() // without quarantine
+	d, err := redis.New(t.Context(), nodes, &redis.Options{MaxTTL: 8 * briefMaxTTL, Timeout: busyTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -312,9 +312,9 @@ func TestNodeOfSetMayFailOver(t *testing.T) {
 	if marker := c.do(0, "GET", "holdfast:set").(string); !strings.HasPrefix(marker, "n=3 v=3 failover maxttl=8000 run=") {
 		t.Errorf("marker %q", marker)
 	}
-	l := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: 8 * brief})
+	l := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: 8 * briefMaxTTL})
 	before := l.Token()
-	c.promote()
+	c.promoteReplica()
 	c.eventually("the node votes again", func() bool { e := d.Nodes()[0]; return e.State == driver.NodeDegraded })
 	if err := l.Context().Err(); err != nil {
 		t.Errorf("lost: %v", context.Cause(l.Context()))
@@ -327,26 +327,26 @@ func TestNodeOfSetMayFailOver(t *testing.T) {
 	c.release(l)
 }
 
-// band is a group of servers with Sentinels.
-type band struct {
+// sentinelGroup is a group of servers with Sentinels.
+type sentinelGroup struct {
 	*rig
 	group *redisproc.Group
 }
 
-func startBand(t *testing.T, opts *redisproc.GroupOptions) *band {
+func startSentinelGroup(t *testing.T, opts *redisproc.GroupOptions) *sentinelGroup {
 	t.Helper()
 	t.Parallel()
 	g := redistest.StartGroup(t, opts)
-	return &band{rig: &rig{T: t, servers: g.Servers}, group: g}
+	return &sentinelGroup{rig: &rig{T: t, servers: g.Servers}, group: g}
 }
 
-func (b *band) node() redis.Node {
+func (b *sentinelGroup) node() redis.Node {
 	return redis.Node{Failover: &redis.Failover{Sentinels: b.group.Addrs(), Master: redisproc.GroupName}}
 }
 
 func TestConformanceThroughSentinels(t *testing.T) {
 	gates.Nightly(t, "sizes")
-	b := startBand(t, &redisproc.GroupOptions{Server: redisproc.Options{Args: []string{"--min-replicas-to-write", "1"}}})
+	b := startSentinelGroup(t, &redisproc.GroupOptions{Server: redisproc.Options{Args: []string{"--min-replicas-to-write", "1"}}})
 	var tests atomic.Int32
 	locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service {
 		f := newFleet(t, b.group.Servers, fmt.Sprintf("test%d/", tests.Add(1)))
@@ -366,12 +366,12 @@ func TestConformanceThroughSentinels(t *testing.T) {
 // After each kind of failover the new master serves the waiter, tokens rise, and no two clients hold a lock at
 // once.
 func TestClientsFollowMaster(t *testing.T) {
-	b := startBand(t, &redisproc.GroupOptions{Down: 2 * time.Second}) // each failover begins a quarantine, so there must be no unplanned ones
+	b := startSentinelGroup(t, &redisproc.GroupOptions{Down: 2 * time.Second}) // each failover begins a quarantine, so there must be no unplanned ones
 	// A healthy old master continues beside its successor until the clients have left it, within five seconds.
 	// The quarantine has to be longer than that and a TTL, also on a busy machine.
-	longest := brief + min(pace.Scale(6*time.Second), 20*time.Second)
+	longest := briefMaxTTL + min(pace.Scale(6*time.Second), 20*time.Second)
 	open := func() *holdfast.Client {
-		d, err := redis.New(t.Context(), []redis.Node{b.node()}, &redis.Options{MaxTTL: longest, Timeout: busy, AllowDown: true})
+		d, err := redis.New(t.Context(), []redis.Node{b.node()}, &redis.Options{MaxTTL: longest, Timeout: busyTimeout, AllowDown: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -384,7 +384,7 @@ func TestClientsFollowMaster(t *testing.T) {
 		c := open()
 		all.Go(func() {
 			for ctx.Err() == nil {
-				if l, err := c.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: brief}); err == nil { // short: each round waits for its end
+				if l, err := c.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: briefMaxTTL}); err == nil { // short: each round waits for its end
 					g.hold(l, time.Millisecond)
 					l.Release(t.Context())
 				}
@@ -459,7 +459,7 @@ func TestMasterReplacedDuringLoginIsLeft(t *testing.T) {
 		return masterReply(next)
 	})
 	node := redis.Node{Failover: &redis.Failover{Sentinels: []string{sentinel}, Master: "m"}}
-	locks := r.clientOf(r.openDriver([]redis.Node{node}, &redis.Options{AllowDown: true, Timeout: busy}), nil)
+	locks := r.clientOf(r.openDriver([]redis.Node{node}, &redis.Options{AllowDown: true, Timeout: busyTimeout}), nil)
 	l := r.acquire(locks, "k", nil)
 	defer r.release(l)
 	if r.do(0, "EXISTS", "lock:k") != int64(0) || r.do(1, "EXISTS", "lock:k") != int64(1) {
@@ -485,7 +485,7 @@ func TestStaleSentinelDoesNotKeepReplacedMaster(t *testing.T) {
 			return masterReply(next)
 		}))
 	}
-	opts := &redis.Options{AllowDown: true, Timeout: busy, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+	opts := &redis.Options{AllowDown: true, Timeout: busyTimeout, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if addr == old {
 			located.Store(true)
 		}
@@ -502,7 +502,7 @@ func TestStaleSentinelDoesNotKeepReplacedMaster(t *testing.T) {
 // A master that is cut off from its replica stops granting and renewing before the replica that took its place
 // begins, also for clients that reach only the Sentinel on the old master's side.
 func TestIsolatedMasterStopsBeforeNextBegins(t *testing.T) {
-	c := startCouple(t)
+	c := startReplicatedPair(t)
 	for i := range c.servers {
 		c.do(i, "CONFIG", "SET", "min-replicas-to-write", "1", "min-replicas-max-lag", "2")
 	}
@@ -512,13 +512,13 @@ func TestIsolatedMasterStopsBeforeNextBegins(t *testing.T) {
 	side := func(i int) []redis.Node {
 		return []redis.Node{{Failover: &redis.Failover{Sentinels: []string{sentinelAnswering(t, masterReply(c.servers[i].Addr()))}, Master: "m"}}}
 	}
-	const longest = 5 * brief // longer than the TTL by the time that the master needs to notice
+	const longest = 5 * briefMaxTTL // longer than the TTL by the time that the master needs to notice
 	locks := c.clientOf(c.openDriver(side(0), &redis.Options{MaxTTL: longest}), nil)
-	old := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: 2 * brief}) // short: the other side begins after its end
+	old := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: 2 * briefMaxTTL}) // short: the other side begins after its end
 	c.stream.Blackhole(true, true)
 	c.do(1, "REPLICAOF", "NO", "ONE")
 	c.do(1, "CONFIG", "SET", "min-replicas-to-write", "0") // it has no replica of its own
-	d, err := redis.New(t.Context(), side(1), &redis.Options{MaxTTL: longest, Timeout: busy, AllowDown: true})
+	d, err := redis.New(t.Context(), side(1), &redis.Options{MaxTTL: longest, Timeout: busyTimeout, AllowDown: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -618,7 +618,7 @@ func TestErrorNamesUselessSentinels(t *testing.T) {
 					f.Sentinels = append(f.Sentinels, sentinelAnswering(t, reply))
 				}
 			}
-			d, err := redis.New(t.Context(), []redis.Node{{Failover: &f}}, &redis.Options{NoQuarantine: true, Timeout: busy})
+			d, err := redis.New(t.Context(), []redis.Node{{Failover: &f}}, &redis.Options{NoQuarantine: true, Timeout: busyTimeout})
 			if len(c.words) == 0 {
 				if err != nil {
 					t.Fatal(err)
@@ -643,7 +643,7 @@ func TestErrorNamesUselessSentinels(t *testing.T) {
 
 // Sentinels and servers have different passwords.
 func TestSentinelsAndServersHaveSeparatePasswords(t *testing.T) {
-	b := startBand(t, &redisproc.GroupOptions{
+	b := startSentinelGroup(t, &redisproc.GroupOptions{
 		Sentinels: 1, Servers: 2, Server: redisproc.Options{Password: "servers-secret"}, Sentinel: redisproc.Options{Password: "sentinels-secret"},
 	})
 	open := func(server, sentinel string) error {
@@ -671,7 +671,7 @@ func TestTLSCoversSentinelsAndServers(t *testing.T) {
 		t.Fatal(err)
 	}
 	secure := redisproc.Options{TLS: cert}
-	b := startBand(t, &redisproc.GroupOptions{Sentinels: 1, Servers: 2, Server: secure, Sentinel: secure})
+	b := startSentinelGroup(t, &redisproc.GroupOptions{Sentinels: 1, Servers: 2, Server: secure, Sentinel: secure})
 	rest := fmt.Sprintf("+sentinel://%s/%s?quarantine=off&timeout=5s", b.group.Addrs()[0], redisproc.GroupName)
 	d, err := redis.Open(t.Context(), "rediss"+rest+"&ca="+cert.Cert, nil)
 	if err != nil {

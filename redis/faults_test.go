@@ -18,9 +18,9 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// lossy is a client whose connections to the servers lose replies, and another client that inspects the
+// lossyClient is a client whose connections to the servers lose replies, and another client that inspects the
 // result.
-type lossy struct {
+type lossyClient struct {
 	*rig
 	way       route
 	c, honest *holdfast.Client
@@ -29,7 +29,7 @@ type lossy struct {
 
 // dropAnswers runs fn for each way of losing one reply of a script: on one node or on all, by a broken or by a
 // hung connection.
-func dropAnswers(t *testing.T, s *wire.Script, fn func(x *lossy, all bool)) {
+func dropAnswers(t *testing.T, s *wire.Script, fn func(x *lossyClient, all bool)) {
 	t.Parallel()
 	servers := redistest.StartN(t, 3)
 	for _, n := range []int{1, 3} {
@@ -41,7 +41,7 @@ func dropAnswers(t *testing.T, s *wire.Script, fn func(x *lossy, all bool)) {
 				name := fmt.Sprintf("nodes=%d,all=%v,hang=%v", n, all, hang)
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
-					x := &lossy{rig: &rig{T: t, servers: servers[:n]}, prefix: name + "/"}
+					x := &lossyClient{rig: &rig{T: t, servers: servers[:n]}, prefix: name + "/"}
 					opts := &redis.Options{Prefix: x.prefix, DB: n}
 					x.way = newRoute(t, x.servers)
 					x.c, x.honest = x.clientOf(x.openDriver(x.way.nodes(), opts), nil), x.clientOf(x.openDriver(x.nodes(), opts), nil)
@@ -64,10 +64,10 @@ func dropAnswers(t *testing.T, s *wire.Script, fn func(x *lossy, all bool)) {
 }
 
 // checkGone checks that the lock is free long before it could expire.
-func (x *lossy) checkGone() {
+func (x *lossyClient) checkGone() {
 	x.Helper()
 	x.eventually("the lock is free", func() bool {
-		l, err := x.honest.TryAcquire(x.Context(), "k", &holdfast.AcquireOptions{TTL: long})
+		l, err := x.honest.TryAcquire(x.Context(), "k", &holdfast.AcquireOptions{TTL: longTTL})
 		if err != nil {
 			return false
 		}
@@ -77,7 +77,7 @@ func (x *lossy) checkGone() {
 }
 
 // checkHolds checks that l is the only holder.
-func (x *lossy) checkHolds(l *holdfast.Lease) {
+func (x *lossyClient) checkHolds(l *holdfast.Lease) {
 	x.Helper()
 	if other, err := x.honest.TryAcquire(x.Context(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
 		x.Errorf("while another holds it: %v, %v", other, err)
@@ -88,8 +88,8 @@ func (x *lossy) checkHolds(l *holdfast.Lease) {
 }
 
 func TestLostAcquireReplyKeepsLockSafe(t *testing.T) {
-	dropAnswers(t, wire.Acquire, func(x *lossy, all bool) {
-		l, err := x.c.TryAcquire(x.contextInTime(), "k", &holdfast.AcquireOptions{TTL: long})
+	dropAnswers(t, wire.Acquire, func(x *lossyClient, all bool) {
+		l, err := x.c.TryAcquire(x.contextInTime(), "k", &holdfast.AcquireOptions{TTL: longTTL})
 		switch {
 		case err == nil && !all:
 			x.checkHolds(l)
@@ -111,11 +111,11 @@ func TestLostAcquireReplyKeepsLockSafe(t *testing.T) {
 
 // The nodes' counters differ, so that a commit is needed.
 func TestLostCommitReplyKeepsLockSafe(t *testing.T) {
-	dropAnswers(t, wire.Commit, func(x *lossy, _ bool) {
+	dropAnswers(t, wire.Commit, func(x *lossyClient, _ bool) {
 		for i, s := range x.servers {
 			setKey(x.T, s, len(x.servers), wire.ServerFence("lock:k"), fmt.Sprint(1<<51+1000*i))
 		}
-		l, err := x.c.TryAcquire(x.contextInTime(), "k", &holdfast.AcquireOptions{TTL: long})
+		l, err := x.c.TryAcquire(x.contextInTime(), "k", &holdfast.AcquireOptions{TTL: longTTL})
 		switch {
 		case err == nil:
 			x.checkHolds(l)
@@ -128,18 +128,18 @@ func TestLostCommitReplyKeepsLockSafe(t *testing.T) {
 }
 
 func TestLostRenewReplyKeepsLease(t *testing.T) {
-	dropAnswers(t, wire.Renew, func(x *lossy, all bool) {
-		l := x.acquire(x.c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+	dropAnswers(t, wire.Renew, func(x *lossyClient, all bool) {
+		l := x.acquire(x.c, "k", &holdfast.AcquireOptions{TTL: longTTL, NoRenew: true})
 		deadline := l.Deadline()
-		err := l.Extend(x.contextInTime(), long)
+		err := l.Extend(x.contextInTime(), longTTL)
 		switch {
 		case !all && err != nil, all && !errors.Is(err, holdfast.ErrUnavailable):
 			x.Errorf("Extend() = %v", err)
-		case err != nil && l.Deadline().Before(deadline.Add(-long/40)): // the root package allows for larger differences of clocks than the driver
+		case err != nil && l.Deadline().Before(deadline.Add(-longTTL/40)): // the root package allows for larger differences of clocks than the driver
 			x.Error("a renewal that nobody confirmed shortened the lease")
 		}
 		x.checkHolds(l)
-		x.eventually("a renewal", func() bool { return l.Extend(x.Context(), long) == nil })
+		x.eventually("a renewal", func() bool { return l.Extend(x.Context(), longTTL) == nil })
 		if !l.Deadline().After(deadline) || l.Context().Err() != nil {
 			x.Errorf("the lease ends at %v, before %v", deadline, l.Deadline())
 		}
@@ -149,8 +149,8 @@ func TestLostRenewReplyKeepsLease(t *testing.T) {
 }
 
 func TestLostReleaseReplyFreesLock(t *testing.T) {
-	dropAnswers(t, wire.Release, func(x *lossy, all bool) {
-		l := x.acquire(x.c, "k", &holdfast.AcquireOptions{TTL: long})
+	dropAnswers(t, wire.Release, func(x *lossyClient, all bool) {
+		l := x.acquire(x.c, "k", &holdfast.AcquireOptions{TTL: longTTL})
 		if err := l.Release(x.contextInTime()); !all && err != nil || all && !errors.Is(err, holdfast.ErrUnavailable) {
 			x.Errorf("Release() = %v", err)
 		}
@@ -175,7 +175,7 @@ func TestReleaseSurvivesItsConnection(t *testing.T) {
 	r := startRig(t, 3)
 	way := newRoute(t, r.servers)
 	c, honest := r.clientOf(r.openDriver(way.nodes(), nil), nil), r.newClient()
-	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL})
 	for _, p := range way {
 		p.Blackhole(true, true)
 	}
@@ -232,7 +232,7 @@ func TestCancelledWaitsOnBrokenNetworkLeaveNothing(t *testing.T) {
 		p := ways[rand.N(clients)][rand.N(3)]
 		switch rand.N(4) {
 		case 0:
-			p.CutAfter(scripts, 1)
+			p.CutAfter(scriptCalls, 1)
 		case 1:
 			p.SetDelay(rand.N(3 * time.Millisecond))
 		default:
@@ -262,7 +262,7 @@ func TestCancelledWaitsOnBrokenNetworkLeaveNothing(t *testing.T) {
 func TestLocksSurviveScriptFlush(t *testing.T) {
 	r := startRig(t, 3)
 	g := &guarded{t: t}
-	stop := g.startLoad(r, 4, "k", &holdfast.AcquireOptions{TTL: long})
+	stop := g.startLoad(r, 4, "k", &holdfast.AcquireOptions{TTL: longTTL})
 	for range 60 {
 		r.do(rand.N(3), "SCRIPT", "FLUSH")
 		time.Sleep(rand.N(20 * time.Millisecond)) // some grants succeed between two flushes
@@ -287,7 +287,7 @@ func TestFullServerFreesLocks(t *testing.T) {
 			"release": func(l *holdfast.Lease) error { return l.Release(r.contextInTime()) },
 			"force":   func(l *holdfast.Lease) error { return other.ForceRelease(r.contextInTime(), l.Key(), l.Token(), "") },
 		} {
-			l := r.acquire(c, what+" "+key, &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+			l := r.acquire(c, what+" "+key, &holdfast.AcquireOptions{TTL: longTTL, NoRenew: true})
 			done := make(chan error, 1)
 			if waits {
 				ctx, cancel := context.WithCancel(r.Context())
@@ -322,7 +322,7 @@ func TestFullServerStillRenewsLeases(t *testing.T) {
 		t.Run(key, func(t *testing.T) {
 			r := startRig(t, 1)
 			c := r.clientOf(r.openDriver(r.nodes(), opts), nil)
-			l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+			l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL, NoRenew: true})
 			waiting, stop := context.WithCancel(t.Context())
 			var waiter sync.WaitGroup
 			defer waiter.Wait()
@@ -338,8 +338,8 @@ func TestFullServerStillRenewsLeases(t *testing.T) {
 					r.awaitWaiters(c, "k", 1)
 				}
 				r.fillMemory(0)
-				before := time.Duration(waiters+1) * long
-				if err := r.retryLate(func() error { return l.Extend(r.Context(), before+long) }); err != nil {
+				before := time.Duration(waiters+1) * longTTL
+				if err := r.retryLate(func() error { return l.Extend(r.Context(), before+longTTL) }); err != nil {
 					t.Errorf("with %d waiters: %v", waiters, err)
 				}
 				if left := r.do(0, "PTTL", key).(int64); left <= before.Milliseconds() {
@@ -357,12 +357,12 @@ func TestFullServerStillRenewsLeases(t *testing.T) {
 func TestFullNodeTakesLostLockBackLater(t *testing.T) {
 	r := startRig(t, 3)
 	c := r.newClient()
-	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL, NoRenew: true})
 	r.do(0, "DEL", "lock:k")
 	for i := range r.servers {
 		r.fillMemory(i)
 	}
-	extend := func() error { return l.Extend(r.Context(), long) }
+	extend := func() error { return l.Extend(r.Context(), longTTL) }
 	if err := r.retryLate(extend); err != nil {
 		t.Fatalf("three full nodes: %v", err)
 	}
@@ -388,12 +388,12 @@ func TestFullNodeTakesLostLockBackLater(t *testing.T) {
 func TestFullServerHandsOver(t *testing.T) {
 	r := startRig(t, 1)
 	c, other := r.newClient(), r.newClient()
-	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL, NoRenew: true})
 	ctx := r.contextInTime()
 	granted := make(chan *holdfast.Lease)
 	go func() {
 		defer close(granted)
-		next, err := other.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: long})
+		next, err := other.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: longTTL})
 		if err != nil {
 			t.Error(err)
 			return
@@ -419,7 +419,7 @@ func TestFullServerHandsOver(t *testing.T) {
 func TestAdoptionWaitsForRoom(t *testing.T) {
 	r := startRig(t, 1)
 	giver, c := r.newClient(), r.newClient()
-	l := r.acquire(giver, "k", &holdfast.AcquireOptions{TTL: long, Adoptable: true})
+	l := r.acquire(giver, "k", &holdfast.AcquireOptions{TTL: longTTL, Adoptable: true})
 	if err := l.Detach(); err != nil {
 		t.Fatal(err)
 	}
@@ -430,7 +430,7 @@ func TestAdoptionWaitsForRoom(t *testing.T) {
 	adopted := make(chan *holdfast.Lease)
 	go func() {
 		defer close(adopted)
-		m, err := c.Adopt(ctx, "k", l.Owner(), l.Token(), &holdfast.AcquireOptions{TTL: long})
+		m, err := c.Adopt(ctx, "k", l.Owner(), l.Token(), &holdfast.AcquireOptions{TTL: longTTL})
 		if err != nil {
 			t.Error(err)
 			return
@@ -467,7 +467,7 @@ func TestLastingServerErrorEndsWait(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r, holder, waiter, _ := startLockers(t, rights...)
-			r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+			r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: longTTL, NoRenew: true})
 			done := make(chan error)
 			go func() {
 				_, err := waiter.Acquire(r.contextInTime(), "k", nil)

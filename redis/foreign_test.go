@@ -49,7 +49,7 @@ func TestBareKeysExcludeOtherLibraries(t *testing.T) {
 			r := startRig(t, n)
 			bare := &redis.Options{BareKeys: true}
 			c := r.clientOf(r.openDriver(r.nodes(), bare), nil)
-			l := r.acquire(c, "job:1", &holdfast.AcquireOptions{TTL: long})
+			l := r.acquire(c, "job:1", &holdfast.AcquireOptions{TTL: longTTL})
 			if r.lockForeign("job:1", "theirs") {
 				t.Error("another library took a lock that is held")
 			}
@@ -73,7 +73,7 @@ func TestBareKeysExcludeOtherLibraries(t *testing.T) {
 			// Its release wakes nobody, but the waiter finds the free lock.
 			next := make(chan error)
 			go func() {
-				l, err := c.Acquire(r.contextInTime(), "job:1", &holdfast.AcquireOptions{TTL: long})
+				l, err := c.Acquire(r.contextInTime(), "job:1", &holdfast.AcquireOptions{TTL: longTTL})
 				if err == nil {
 					err = l.Release(context.Background())
 				}
@@ -111,7 +111,7 @@ func TestForceReleaseOfAnotherLibrarysLock(t *testing.T) {
 		}
 	}
 	forced(holdfast.ErrLost) // nobody holds it
-	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: long})
+	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: longTTL})
 	forced(holdfast.ErrLost) // a lock of Holdfast has a token
 	if err := r.retryLate(func() error { return l.Check(t.Context()) }); err != nil {
 		t.Error(err)
@@ -138,7 +138,7 @@ func TestForceReleaseOfAnotherLibrarysLock(t *testing.T) {
 func TestOldTokenSparesOtherLibrarysLock(t *testing.T) {
 	r := startRig(t, 3)
 	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{BareKeys: true}), nil)
-	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: long})
+	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: longTTL})
 	r.release(l)
 	r.checkVacant("job")
 	r.lockForeign("job", "theirs")
@@ -183,11 +183,11 @@ func TestKeyOfOtherTypeIsHeld(t *testing.T) {
 				r.doEverywhere("PEXPIRE", "lock:"+name, "40000")
 				_, err := c.TryAcquire(t.Context(), name, nil)
 				held, ok := errors.AsType[*holdfast.HeldError](err)
-				if !ok || errors.Is(err, holdfast.ErrUnavailable) || held.Remaining <= 0 || held.Remaining > long {
+				if !ok || errors.Is(err, holdfast.ErrUnavailable) || held.Remaining <= 0 || held.Remaining > longTTL {
 					t.Errorf("%s: TryAcquire() = %v (%+v), want held with its time left", name, err, held)
 				}
 				checkMentions(t, err, said[name])
-				err = r.waitInVain(c, name)
+				err = r.failedWait(c, name)
 				if !errors.Is(err, holdfast.ErrHeld) || errors.Is(err, holdfast.ErrUnavailable) {
 					t.Errorf("%s: Acquire() = %v, want held", name, err)
 				}
@@ -259,10 +259,10 @@ func TestOtherTypeIsHeldWithoutTypePermission(t *testing.T) {
 func TestLeaseUnderKeyOfOtherTypeIsLost(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.newClient()
-	l := r.acquire(c, "a", &holdfast.AcquireOptions{TTL: long})
+	l := r.acquire(c, "a", &holdfast.AcquireOptions{TTL: longTTL})
 	r.doEverywhere("DEL", "lock:a")
 	r.doEverywhere("HSET", "lock:a", "5b1c:1", "1")
-	if err := l.Extend(t.Context(), long); !errors.Is(err, holdfast.ErrLost) {
+	if err := l.Extend(t.Context(), longTTL); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("Extend() = %v, want lost", err)
 	}
 	if kind := r.do(0, "TYPE", "lock:a"); kind != "hash" {
@@ -330,7 +330,7 @@ func TestBareAndPrefixedClientsReportEachOther(t *testing.T) {
 // With bare keys the names themselves are keys, and do not collide with Holdfast's other keys. While programs
 // change from redsync to Holdfast, both may hold the lock if one uses a prefix.
 func TestBareKeyBesideLockIsLogged(t *testing.T) {
-	r, log := startRig(t, 3), new(notes)
+	r, log := startRig(t, 3), new(logRecorder)
 	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{Logger: slog.New(log)}), nil)
 	for i := range r.servers {
 		r.do(i, "SET", "job", "value", "NX", "PX", "40000") // as redsync does
@@ -364,7 +364,7 @@ func TestUnusualBareKeysWork(t *testing.T) {
 	names := []string{"x", "{x}", ":{x}", ":x", "{{x}", "{x}}", "a{b}c", "{}", "}", "{", "a b", "*", "lock:x", "ключ"}
 	var leases []*holdfast.Lease
 	for _, name := range names {
-		leases = append(leases, r.acquire(c, name, &holdfast.AcquireOptions{TTL: long}))
+		leases = append(leases, r.acquire(c, name, &holdfast.AcquireOptions{TTL: longTTL}))
 	}
 	listed := 0
 	for st, err := range other.List(t.Context(), "") {
@@ -387,7 +387,7 @@ func TestUnusualBareKeysWork(t *testing.T) {
 		if err != nil || st.Token != leases[i].Token() {
 			t.Errorf("Inspect(%q) = %+v, %v", name, st, err)
 		}
-		if ttl := r.do(0, "PTTL", name).(int64); time.Duration(ttl)*time.Millisecond > long || ttl <= 0 {
+		if ttl := r.do(0, "PTTL", name).(int64); time.Duration(ttl)*time.Millisecond > longTTL || ttl <= 0 {
 			t.Errorf("PTTL %q = %d", name, ttl)
 		}
 	}
@@ -400,7 +400,7 @@ func TestListShowsOtherLibrarysAwaitedLock(t *testing.T) {
 	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{BareKeys: true}), nil)
 	r.lockForeign("theirs", "value")
 	r.lockForeign("data", "value")
-	held := r.acquire(c, "ours", &holdfast.AcquireOptions{TTL: long})
+	held := r.acquire(c, "ours", &holdfast.AcquireOptions{TTL: longTTL})
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan error, 1)

@@ -186,8 +186,8 @@ func (g *gate) examineServer(ctx context.Context, n *node, addr string, l *resp.
 	return rep, err
 }
 
-// statement has the answers of a server about itself.
-type statement struct {
+// serverReplies has the answers of a server about itself.
+type serverReplies struct {
 	hello, info map[string]string
 	asked       time.Time // when it was asked, by this client's clock
 	clock       int64     // the server's clock then, in µs since 1970
@@ -196,7 +196,7 @@ type statement struct {
 
 // identifyServer logs in, and rejects a server that is not the node, or would lose locks. It records the run
 // of the server.
-func (g *gate) identifyServer(ctx context.Context, n *node, l *resp.Conn, rep *report) (s statement, err error) {
+func (g *gate) identifyServer(ctx context.Context, n *node, l *resp.Conn, rep *report) (s serverReplies, err error) {
 	if s.hello, err = n.place.Login(ctx, rep.server, l); err != nil {
 		return s, err
 	}
@@ -262,7 +262,7 @@ func (g *gate) checkSteps(ctx context.Context, n *node, l *resp.Conn, rep *repor
 		if _, err := n.place.Login(second, rep.server, other); err != nil {
 			return err
 		}
-		unfit = errFault // if reading an answer panics, or l breaks, later answers cannot be matched to requests
+		unfit = errUnreadableAnswer // if reading an answer panics, or l breaks, later answers cannot be matched to requests
 		known, unfit = server.CheckSteps(l, other, g.opts.probeKeys(n.engine.Client()+n.place.Tag()))
 		return nil
 	})
@@ -306,15 +306,15 @@ func (g *gate) recheckServer(s *connection, answer any) (defects map[string]erro
 	info := server.ParseInfo(text)
 	switch since := server.Promotion(info); {
 	case info["run_id"] != s.process:
-		return nil, errProcess
+		return nil, errOtherProcess
 	case s.n.place.Replaced() && since != "" && since != s.since:
 		return nil, errMoved
 	}
 	return g.checkFitness(s.n, s.hello, info)
 }
 
-// errProcess ends a connection whose other end has switched to another server process.
-var errProcess = errors.New("another process of the server answers over the same connection, as behind a proxy: it may have forgotten locks")
+// errOtherProcess ends a connection whose other end has switched to another server process.
+var errOtherProcess = errors.New("another process of the server answers over the same connection, as behind a proxy: it may have forgotten locks")
 
 // errNoRun rejects a server without a run_id as one of several nodes.
 var errNoRun = server.Unfit("give Redis or Valkey themselves, not a proxy, or use this server alone", "%w", member.ErrNoRun)

@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	maxHolders = 1024
-	holderKeep = 30 * time.Second
-	missKeep   = time.Second // time for which an unknown client is not looked up again
+	maxHolders        = 1024
+	holderKeep        = 30 * time.Second
+	unknownClientKeep = time.Second // time for which an unknown client is not looked up again
 )
 
 // holderCache keeps the process of each client, so that a TryAcquire of a held lock needs no second request.
@@ -54,7 +54,7 @@ func (h *holderCache) findClient(client string) (driver.Holder, bool) {
 func (h *holderCache) keepClient(client string, found driver.Holder) {
 	keep := holderKeep
 	if found == (driver.Holder{}) {
-		keep = missKeep // a node that knows it may only have answered late
+		keep = unknownClientKeep // a node that knows it may only have answered late
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

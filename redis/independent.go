@@ -72,8 +72,8 @@ func (e unfitError) Error() string { return (&driver.UnavailableError{Nodes: e})
 // Unwrap returns the causes.
 func (e unfitError) Unwrap() []error { return (&driver.UnavailableError{Nodes: e}).Unwrap() }
 
-func (i *independent) nodesToExamine(context.Context) ([]*node, exam) {
-	var e exam
+func (i *independent) nodesToExamine(context.Context) ([]*node, nodeExam) {
+	var e nodeExam
 	if n := len(i.d.nodes); n%2 == 0 {
 		e.addFault("nodes", driver.VerdictWarning, evenWarning(n))
 	}
@@ -96,7 +96,7 @@ func (i *independent) nodeForRelease(_ *engine.Lock, n *node) *node       { retu
 func (i *independent) askViews(ctx context.Context, locks []engine.Lock) [][]engine.View {
 	views := make([][]engine.View, len(locks))
 	for l := range views {
-		views[l] = slices.Repeat([]engine.View{{Err: errFault}}, len(i.d.nodes)) // until the node is read
+		views[l] = slices.Repeat([]engine.View{{Err: errUnreadableAnswer}}, len(i.d.nodes)) // until the node is read
 	}
 	eachNode(ctx, i.d.nodes, func(ctx context.Context, n *node) {
 		for l, v := range n.askViews(ctx, locks) {

@@ -14,9 +14,9 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// late is a client whose requests the test holds back: they reach the servers after their connection has
+// lateClient is a client whose requests the test holds back: they reach the servers after their connection has
 // ended, and after later requests of the client.
-type late struct {
+type lateClient struct {
 	*rig
 	way    route
 	client *holdfast.Client
@@ -24,8 +24,8 @@ type late struct {
 	format *wire.Format
 }
 
-// lateOn runs test with one server, with three, and with one in the format of Redisson.
-func lateOn(t *testing.T, test func(l *late)) {
+// runLateClients runs test with one server, with three, and with one in the format of Redisson.
+func runLateClients(t *testing.T, test func(l *lateClient)) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		nodes  int
@@ -37,14 +37,14 @@ func lateOn(t *testing.T, test func(l *late)) {
 		t.Run(name, func(t *testing.T) {
 			r := startRig(t, tt.nodes)
 			way := newRoute(t, r.servers)
-			test(&late{r, way, r.clientOf(r.openDriver(way.nodes(), tt.opts), nil), r.clientOf(r.openDriver(r.nodes(), tt.opts), nil), tt.format})
+			test(&lateClient{r, way, r.clientOf(r.openDriver(way.nodes(), tt.opts), nil), r.clientOf(r.openDriver(r.nodes(), tt.opts), nil), tt.format})
 		})
 	}
 }
 
 // holdScript calls call, whose first request for the script is held back on its way to every server. When all
 // of them are, their connections break. pass lets them through, and returns when they have been executed.
-func (l *late) holdScript(s *wire.Script, call func()) (pass func()) {
+func (l *lateClient) holdScript(s *wire.Script, call func()) (pass func()) {
 	l.Helper()
 	var holds []*faultproxy.Hold
 	for _, p := range l.way {
@@ -68,7 +68,7 @@ func (l *late) holdScript(s *wire.Script, call func()) (pass func()) {
 }
 
 // executedCalls returns the number of script calls that a server has executed.
-func (l *late) executedCalls(i int) (calls int) {
+func (l *lateClient) executedCalls(i int) (calls int) {
 	for line := range strings.Lines(fmt.Sprint(l.do(i, "INFO", "commandstats"))) {
 		if rest, ok := strings.CutPrefix(line, "cmdstat_evalsha:calls="); ok {
 			fmt.Sscanf(rest, "%d", &calls)
@@ -78,7 +78,7 @@ func (l *late) executedCalls(i int) (calls int) {
 }
 
 // checkStands checks that a majority keeps the lock as long as the lease is trusted, and releases it.
-func (l *late) checkStands(lease *holdfast.Lease) {
+func (l *lateClient) checkStands(lease *holdfast.Lease) {
 	l.Helper()
 	key := "lock:k"
 	if l.format == wire.Redisson {
@@ -102,7 +102,7 @@ func (l *late) checkStands(lease *holdfast.Lease) {
 }
 
 // extendLease renews the lease over working connections.
-func (l *late) extendLease(lease *holdfast.Lease, ttl time.Duration) {
+func (l *lateClient) extendLease(lease *holdfast.Lease, ttl time.Duration) {
 	l.Helper()
 	if err := l.retryLate(func() error { return lease.Extend(l.contextInTime(), ttl) }); err != nil {
 		l.Fatal(err)
@@ -110,45 +110,45 @@ func (l *late) extendLease(lease *holdfast.Lease, ttl time.Duration) {
 }
 
 func TestLateFailedExtendDoesNotShortenLease(t *testing.T) {
-	lateOn(t, func(l *late) {
-		lease := l.acquire(l.client, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+	runLateClients(t, func(l *lateClient) {
+		lease := l.acquire(l.client, "k", &holdfast.AcquireOptions{TTL: longTTL, NoRenew: true})
 		failed := make(chan error, 1)
 		pass := l.holdScript(l.format.Renew, func() { failed <- lease.Extend(l.contextInTime(), 6*time.Second) })
 		if err := <-failed; !errors.Is(err, holdfast.ErrUnavailable) {
 			l.Fatalf("Extend() = %v, want ErrUnavailable", err)
 		}
-		l.extendLease(lease, long)
+		l.extendLease(lease, longTTL)
 		pass()
 		l.checkStands(lease)
 	})
 }
 
 func TestStuckRenewalDoesNotShortenLaterOne(t *testing.T) {
-	lateOn(t, func(l *late) {
+	runLateClients(t, func(l *lateClient) {
 		lease := l.acquire(l.client, "k", &holdfast.AcquireOptions{TTL: 8 * time.Second, NoRenew: true})
 		pass := l.holdScript(l.format.Renew, func() { lease.Extend(l.contextInTime(), 8*time.Second) })
-		l.extendLease(lease, long)
+		l.extendLease(lease, longTTL)
 		pass()
 		l.checkStands(lease)
 	})
 }
 
 func TestLateAcquireDoesNotShortenLease(t *testing.T) {
-	lateOn(t, func(l *late) {
+	runLateClients(t, func(l *lateClient) {
 		taken := make(chan *holdfast.Lease, 1)
 		pass := l.holdScript(l.format.Acquire, func() {
 			taken <- l.acquire(l.client, "k", &holdfast.AcquireOptions{TTL: 8 * time.Second, NoRenew: true})
 		})
 		lease := <-taken
-		l.extendLease(lease, long)
+		l.extendLease(lease, longTTL)
 		pass()
 		l.checkStands(lease)
 	})
 }
 
 func TestLateAdoptionDoesNotShortenLease(t *testing.T) {
-	lateOn(t, func(l *late) {
-		old := l.acquire(l.giver, "k", &holdfast.AcquireOptions{TTL: long, Adoptable: true})
+	runLateClients(t, func(l *lateClient) {
+		old := l.acquire(l.giver, "k", &holdfast.AcquireOptions{TTL: longTTL, Adoptable: true})
 		if err := old.Detach(); err != nil {
 			l.Fatal(err)
 		}
@@ -164,7 +164,7 @@ func TestLateAdoptionDoesNotShortenLease(t *testing.T) {
 		if lease == nil {
 			return
 		}
-		l.extendLease(lease, long)
+		l.extendLease(lease, longTTL)
 		pass()
 		l.checkStands(lease)
 	})

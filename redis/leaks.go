@@ -49,7 +49,7 @@ return redis.call('DEL', KEYS[1])`
 // last, in an error that matches driver.ErrUnavailable. Leaks keeps its results in memory.
 func (d *Driver) Leaks(ctx context.Context, progress func(looked, all int64)) iter.Seq2[Leak, error] {
 	return func(yield func(Leak, error) bool) {
-		s := &sweep{d: d, progress: progress, found: make(map[Leak]bool)}
+		s := &leakScan{d: d, progress: progress, found: make(map[Leak]bool)}
 		s.yield = func(l Leak) bool { return yield(l, nil) }
 		nodes := d.set.members()
 		u := &driver.UnavailableError{Need: len(nodes)}
@@ -61,7 +61,7 @@ func (d *Driver) Leaks(ctx context.Context, progress func(looked, all int64)) it
 		for i, n := range nodes {
 			before := s.looked
 			s.unread = nil
-			err := s.sweepNode(ctx, n)
+			err := s.scanNodeLeaks(ctx, n)
 			if errors.Is(err, errStopped) {
 				return
 			}
@@ -76,8 +76,8 @@ func (d *Driver) Leaks(ctx context.Context, progress func(looked, all int64)) it
 	}
 }
 
-// sweep is one call of Leaks.
-type sweep struct {
+// leakScan is one call of Leaks.
+type leakScan struct {
 	d           *Driver
 	progress    func(looked, all int64)
 	yield       func(Leak) bool
@@ -101,8 +101,8 @@ func (n *node) countKeys(ctx context.Context) int64 {
 	return keys
 }
 
-// sweepNode scans one node.
-func (s *sweep) sweepNode(ctx context.Context, n *node) error {
+// scanNodeLeaks scans one node.
+func (s *leakScan) scanNodeLeaks(ctx context.Context, n *node) error {
 	bare := s.d.opts.BareKeys
 	pattern := format.Glob(s.d.opts.Prefix) + "*"
 	if bare {
@@ -120,7 +120,7 @@ func (s *sweep) sweepNode(ctx context.Context, n *node) error {
 			}
 		}
 		for batch := range slices.Chunk(keys, leakBatch) {
-			if err := s.sweepKeys(ctx, n, batch); err != nil {
+			if err := s.scanLeakKeys(ctx, n, batch); err != nil {
 				return err
 			}
 		}
@@ -132,8 +132,8 @@ func (s *sweep) sweepNode(ctx context.Context, n *node) error {
 	return nil
 }
 
-// sweepKeys yields the leaks among some keys.
-func (s *sweep) sweepKeys(ctx context.Context, n *node, keys []string) error {
+// scanLeakKeys yields the leaks among some keys.
+func (s *leakScan) scanLeakKeys(ctx context.Context, n *node, keys []string) error {
 	step, cancel := context.WithTimeout(ctx, pace.ScanTime())
 	defer cancel()
 	cmds := make([][]string, len(keys))
@@ -146,7 +146,7 @@ func (s *sweep) sweepKeys(ctx context.Context, n *node, keys []string) error {
 	}
 	for i, key := range keys {
 		if err, refused := replies[i].(resp.Error); refused {
-			if err := s.skipKey(key, err); err != nil {
+			if err := s.skipUnreadableKey(key, err); err != nil {
 				return err
 			}
 		}
@@ -156,7 +156,7 @@ func (s *sweep) sweepKeys(ctx context.Context, n *node, keys []string) error {
 		l, err := n.readLeak(ctx, key)
 		switch {
 		case err != nil:
-			if err := s.skipKey(key, err); err != nil {
+			if err := s.skipUnreadableKey(key, err); err != nil {
 				return err
 			}
 			continue
@@ -171,9 +171,9 @@ func (s *sweep) sweepKeys(ctx context.Context, n *node, keys []string) error {
 	return nil
 }
 
-// skipKey records that the server rejected the read of key, and lets the scan continue. It returns err if the
+// skipUnreadableKey records that the server rejected the read of key, and lets the scan continue. It returns err if the
 // scan has to end.
-func (s *sweep) skipKey(key string, err error) error {
+func (s *leakScan) skipUnreadableKey(key string, err error) error {
 	if _, refused := errors.AsType[resp.Error](err); !refused || len(s.unread) == unreadMax {
 		return err
 	}

@@ -28,8 +28,8 @@ func (r *rig) leaksOf(d *redis.Driver) map[string]redis.Leak {
 }
 
 const (
-	dead = "AAAAAAAAAAAAAAAAAAAAAAAAAA.1" // a dead waiter
-	ours = "BBBBBBBBBBBBBBBBBBBBBBBBBB.1" // the owner of a lock whose TTL was removed
+	deadWaiter = "AAAAAAAAAAAAAAAAAAAAAAAAAA.1" // a dead waiter
+	ownOwner   = "BBBBBBBBBBBBBBBBBBBBBBBBBB.1" // the owner of a lock whose TTL was removed
 )
 
 // plantLeaks creates leaks on the first server, and other keys.
@@ -39,21 +39,21 @@ func (r *rig) plantLeaks() {
 		{"SET", "lock:theirs", "value"},
 		{"SET", "lock:empty", ""},
 		{"HSET", "lock:hash", "id:1", "1"},
-		{"SET", "lock:ours", ours},
+		{"SET", "lock:ours", ownOwner},
 
 		{"SET", "data", "value"},
 		{"SET", "lock:lapses", "value", "PX", "600000"},
 		{"SET", wire.ServerFence("lock:ours"), "7"},
-		{"SET", "holdfast:client:" + dead[:26], "{}"},
-		{"ZADD", "holdfast:queue:{lock:old}", "1", dead},
+		{"SET", "holdfast:client:" + deadWaiter[:26], "{}"},
+		{"ZADD", "holdfast:queue:{lock:old}", "1", deadWaiter},
 		{"HSET", "holdfast:guard:{job}", "token", "7", "owner", "a"}, // of a storage that checks tokens
 	} {
 		r.do(0, cmd...)
 	}
 }
 
-// planted has the leaks that plantLeaks creates, and whether each of them can be deleted.
-var planted = map[string]bool{"lock:theirs": true, "lock:empty": true, "lock:hash": false, "lock:ours": false}
+// plantedLeaks has the leaks that plantLeaks creates, and whether each of them can be deleted.
+var plantedLeaks = map[string]bool{"lock:theirs": true, "lock:empty": true, "lock:hash": false, "lock:ours": false}
 
 // keys returns all keys of the first server.
 func (r *rig) keys() []string {
@@ -70,7 +70,7 @@ func (r *rig) keys() []string {
 func TestLeaksListsOnlyLocksWithoutTTL(t *testing.T) {
 	r := startRig(t, 1)
 	c, waiter := r.newClient(), r.newClient()
-	held := r.acquire(c, "held", &holdfast.AcquireOptions{TTL: long})
+	held := r.acquire(c, "held", &holdfast.AcquireOptions{TTL: longTTL})
 	r.release(r.acquire(c, "idle", nil))
 	waits := fixture.Later(func() *holdfast.Lease { return r.acquire(waiter, "held", nil) })
 	r.awaitWaiters(c, "held", 1)
@@ -82,12 +82,12 @@ func TestLeaksListsOnlyLocksWithoutTTL(t *testing.T) {
 	r.plantLeaks()
 	before := r.keys()
 	found := r.leaksOf(d)
-	for key, fixable := range planted {
+	for key, fixable := range plantedLeaks {
 		if l := found[key]; l.Fixable != fixable || l.Text == "" || l.Node != r.servers[0].Addr() {
 			t.Errorf("%s: %+v, want fixable %v", key, l, fixable)
 		}
 	}
-	if len(found) != len(planted) || found["lock:theirs"].Owner != "value" || found["lock:ours"].Owner != ours {
+	if len(found) != len(plantedLeaks) || found["lock:theirs"].Owner != "value" || found["lock:ours"].Owner != ownOwner {
 		t.Errorf("found %+v", found)
 	}
 	if _, err := d.DeleteLeak(t.Context(), found["lock:theirs"]); !errors.Is(err, driver.ErrInvalid) {
@@ -128,7 +128,7 @@ func TestDeleteLeakDeletesOnlyForeignLeaks(t *testing.T) {
 			t.Errorf("DeleteLeak(%s) = %v, %v, and it is fixable: %v", key, deleted, err, l.Fixable)
 		}
 	}
-	want := slices.DeleteFunc(before, func(key string) bool { return planted[key] })
+	want := slices.DeleteFunc(before, func(key string) bool { return plantedLeaks[key] })
 	if now := r.keys(); !slices.Equal(now, want) {
 		t.Errorf("the keys are %q, want %q", now, want)
 	}
@@ -142,7 +142,7 @@ func TestOwnLockWithoutTTLIsRepaired(t *testing.T) {
 	d := r.openDriver(r.nodes(), &redis.Options{ReadOnly: true})
 	t.Cleanup(func() { d.Close() })
 	r.do(0, "PERSIST", "lock:held")
-	if err := lease.Extend(t.Context(), long); err != nil {
+	if err := lease.Extend(t.Context(), longTTL); err != nil {
 		t.Error(err)
 	}
 	if found := r.leaksOf(d); len(found) > 0 {
@@ -164,7 +164,7 @@ func TestBareLeaksAreAwaitedLocks(t *testing.T) {
 	t.Cleanup(func() { d.Close() })
 	r.do(0, "SET", "data", "x")
 	r.do(0, "SET", "awaited", "x")
-	r.do(0, placeEntry("holdfast:queue:{awaited}", dead, 1)...)
+	r.do(0, placeEntry("holdfast:queue:{awaited}", deadWaiter, 1)...)
 	if found := slices.Sorted(maps.Keys(r.leaksOf(d))); !slices.Equal(found, []string{"awaited"}) {
 		t.Errorf("found %q", found)
 	}
@@ -176,7 +176,7 @@ func TestLeaksNameUnreadNodes(t *testing.T) {
 	r.useNames(nil)
 	r.do(2, "SET", "lock:theirs", "value")
 	r.servers[0].Kill()
-	d, err := redis.Open(t.Context(), r.url(), &redis.Options{ReadOnly: true, Timeout: busy})
+	d, err := redis.Open(t.Context(), r.url(), &redis.Options{ReadOnly: true, Timeout: busyTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestLeakScanDoesNotBlockServer(t *testing.T) {
 		}
 		found++
 	}
-	if found != len(planted) || all < 50_000 || looked == 0 {
+	if found != len(plantedLeaks) || all < 50_000 || looked == 0 {
 		t.Errorf("%d leaks, and %d of %d keys", found, looked, all)
 	}
 	if now := r.infoField(0, "rdb_changes_since_last_save"); now != changes {

@@ -96,10 +96,10 @@ func TestLocksOfOtherLibrariesAreNamed(t *testing.T) {
 
 // The remaining nodes show the queue as far as they know it.
 func TestQueueIsShownWithoutMajority(t *testing.T) {
-	r, c, _ := startLooked(t)
+	r, c, _ := startInspected(t)
 	r.do(2, placeEntry("holdfast:queue:{lock:k}", "AAAAAAAAAAAAAAAAAAAAAAAAAA.1", 1)...)
 	r.do(2, placeEntry("holdfast:queue:{lock:k}", "BBBBBBBBBBBBBBBBBBBBBBBBBB.1", 2)...)
-	r.kill(c, 0, 1)
+	r.killServers(c, 0, 1)
 	queue, err := c.Queue(t.Context(), "k", 10)
 	if len(queue) != 2 || queue[0].Owner != "AAAAAAAAAAAAAAAAAAAAAAAAAA.1" || err == nil {
 		t.Errorf("Queue() = %+v, %v", queue, err)
@@ -114,16 +114,16 @@ func TestHugeValueAffectsNoOtherLock(t *testing.T) {
 	d := r.openDriver(r.nodes(), nil)
 	c := r.clientOf(d, nil)
 	d.Notify(func(e driver.NodeEvent) { events <- e })
-	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL})
 	_, err := c.TryAcquire(r.contextInTime(), "huge", nil)
 	checkMentions(t, err, "TOOLONG")
 	if _, err := c.Inspect(r.contextInTime(), "huge"); err == nil {
 		t.Error("Inspect of the huge value has no error")
 	}
-	if err := l.Extend(r.contextInTime(), long); err != nil {
+	if err := l.Extend(r.contextInTime(), longTTL); err != nil {
 		t.Errorf("the other lease: %v", err)
 	}
-	if told := takeChanges(events); len(told) > 0 {
+	if told := eventsOfChanges(events); len(told) > 0 {
 		t.Errorf("the node is %+v", told)
 	}
 }

@@ -16,11 +16,11 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// startLooked returns a lease on three servers, which keep it for 10, 20 and 30 s, and another client that
+// startInspected returns a lease on three servers, which keep it for 10, 20 and 30 s, and another client that
 // inspects it.
-func startLooked(t *testing.T) (*rig, *holdfast.Client, *holdfast.Lease) {
+func startInspected(t *testing.T) (*rig, *holdfast.Client, *holdfast.Lease) {
 	r := startRig(t, 3)
-	l := r.acquire(r.newClient(), "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+	l := r.acquire(r.newClient(), "k", &holdfast.AcquireOptions{TTL: longTTL, NoRenew: true})
 	c := r.newClient()
 	r.eventually("all nodes have granted", func() bool {
 		st, err := c.Inspect(t.Context(), "k")
@@ -32,8 +32,8 @@ func startLooked(t *testing.T) (*rig, *holdfast.Client, *holdfast.Lease) {
 	return r, c, l
 }
 
-// kill stops servers and waits until c reports them as down.
-func (r *rig) kill(c *holdfast.Client, servers ...int) {
+// killServers stops servers and waits until c reports them as down.
+func (r *rig) killServers(c *holdfast.Client, servers ...int) {
 	r.Helper()
 	for _, i := range servers {
 		r.servers[i].Kill()
@@ -50,7 +50,7 @@ func (r *rig) kill(c *holdfast.Client, servers ...int) {
 }
 
 func TestInspectReportsTimeOfQuorum(t *testing.T) {
-	r, c, l := startLooked(t)
+	r, c, l := startInspected(t)
 	left := func(most time.Duration) {
 		t.Helper()
 		st, err := c.Inspect(t.Context(), "k")
@@ -59,7 +59,7 @@ func TestInspectReportsTimeOfQuorum(t *testing.T) {
 		}
 	}
 	left(20 * time.Second) // two nodes keep the lock that long, and one does not
-	r.kill(c, 2)
+	r.killServers(c, 2)
 	left(10 * time.Second)
 	r.do(1, "DEL", "lock:k")
 	if st, err := c.Inspect(t.Context(), "k"); err != nil || st.Held {
@@ -68,9 +68,9 @@ func TestInspectReportsTimeOfQuorum(t *testing.T) {
 }
 
 func TestInspectWithoutMajorityReportsOtherNodes(t *testing.T) {
-	r, c, l := startLooked(t)
+	r, c, l := startInspected(t)
 	r.do(2, placeEntry("holdfast:queue:{lock:k}", "somebody", 1)...)
-	r.kill(c, 0, 1)
+	r.killServers(c, 0, 1)
 	check := func(what string, st holdfast.Status) {
 		t.Helper()
 		if st.Held || st.Owner != "" || len(st.Nodes) != 3 {
@@ -105,8 +105,8 @@ func TestInspectWithoutMajorityReportsOtherNodes(t *testing.T) {
 }
 
 func TestForceReleaseSucceedsAtMajority(t *testing.T) {
-	r, c, l := startLooked(t)
-	r.kill(c, 2)
+	r, c, l := startInspected(t)
+	r.killServers(c, 2)
 	if err := c.ForceRelease(t.Context(), "k", l.Token()+100, ""); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("ForceRelease of a token that nobody has = %v, want ErrLost", err)
 	}
@@ -119,7 +119,7 @@ func TestForceReleaseSucceedsAtMajority(t *testing.T) {
 		}
 	}
 	r.eventually("the old holder hears of it", func() bool {
-		err := l.Extend(t.Context(), long) // ErrUnavailable if the first answer decides
+		err := l.Extend(t.Context(), longTTL) // ErrUnavailable if the first answer decides
 		if err == nil {
 			t.Fatal("the lease that was taken away was extended")
 		}
@@ -130,7 +130,7 @@ func TestForceReleaseSucceedsAtMajority(t *testing.T) {
 // The last holder's commit did not reach one node. That node gave the next holder the same token as the last
 // holder had elsewhere, and has not received the next commit either.
 func TestLastHoldersTokenSparesNextHolder(t *testing.T) {
-	r, c, l := startLooked(t)
+	r, c, l := startInspected(t)
 	r.do(1, "SET", "lock:k", fmt.Sprint(l.Owner(), " ", int64(l.Token())-32), "KEEPTTL")
 	if st, err := c.Inspect(t.Context(), "k"); err != nil || st.Token != l.Token() {
 		t.Errorf("Inspect() = token %d, %v; want %d", st.Token, err, l.Token())
@@ -154,8 +154,8 @@ func TestLastHoldersTokenSparesNextHolder(t *testing.T) {
 }
 
 func TestForceReleaseWithoutMajorityIsUnavailable(t *testing.T) {
-	r, c, l := startLooked(t)
-	r.kill(c, 0, 1)
+	r, c, l := startInspected(t)
+	r.killServers(c, 0, 1)
 	if err := c.ForceRelease(t.Context(), "k", l.Token(), ""); !errors.Is(err, holdfast.ErrUnavailable) {
 		t.Errorf("ForceRelease on one node of three = %v, want ErrUnavailable", err)
 	}
@@ -173,7 +173,7 @@ func TestOtherClientsSeeHoldersName(t *testing.T) {
 			hooks := holdfast.Hooks{Waiting: func(e holdfast.WaitingEvent) { events <- e }}
 			holder := r.clientOf(r.openDriver(r.nodes(), nil), &holdfast.Options{Holder: me})
 			other := r.clientOf(r.openDriver(r.nodes(), nil), &holdfast.Options{Hooks: hooks})
-			l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
+			l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: longTTL})
 			if n > 1 {
 				r.servers[0].Kill() // the other nodes know it as well
 			}
@@ -191,7 +191,7 @@ func TestOtherClientsSeeHoldersName(t *testing.T) {
 				}
 			}
 			// A waiter gets the same answer, and so does a client that asked before there was a holder.
-			err = r.waitInVain(other, "k")
+			err = r.failedWait(other, "k")
 			checkMentions(t, err, me.String())
 			if e := <-events; e.Held == nil || e.Held.Holder != me {
 				t.Errorf("waiting behind %+v, want %v", e.Held, me)
@@ -201,8 +201,8 @@ func TestOtherClientsSeeHoldersName(t *testing.T) {
 }
 
 func TestInspectNeedsOneNode(t *testing.T) {
-	r, c, l := startLooked(t)
-	r.kill(c, 0, 1)
+	r, c, l := startInspected(t)
+	r.killServers(c, 0, 1)
 	if d, err := r.open(r.nodes(), nil); !errors.Is(err, holdfast.ErrUnavailable) {
 		if err == nil {
 			d.Close()
@@ -214,7 +214,7 @@ func TestInspectNeedsOneNode(t *testing.T) {
 	if !errors.Is(err, holdfast.ErrUnavailable) || st.Held || len(st.Nodes) != 3 || st.Nodes[2].Owner != l.Owner() {
 		t.Errorf("Inspect() = %+v, %v, want ErrUnavailable and what one node knows", st, err)
 	}
-	r.kill(c, 2)
+	r.killServers(c, 2)
 	if d, err := r.open(r.nodes(), &redis.Options{ReadOnly: true}); !errors.Is(err, holdfast.ErrUnavailable) {
 		if err == nil {
 			d.Close()
@@ -228,7 +228,7 @@ func TestInspectNeedsOneNode(t *testing.T) {
 func TestHolderIsNamedAfterFailedLookup(t *testing.T) {
 	r := startRig(t, 1)
 	way := newRoute(t, r.servers)
-	l := r.acquire(r.newClient(), "k", &holdfast.AcquireOptions{TTL: long})
+	l := r.acquire(r.newClient(), "k", &holdfast.AcquireOptions{TTL: longTTL})
 	other := r.clientOf(r.openDriver(way.nodes(), nil), nil)
 	cut := way[0].CutAfter(faultproxy.Command("GET"), 1)
 	r.eventually("a look at the holder fails", func() bool {
@@ -256,10 +256,10 @@ func TestOthersSeeNoteOfLease(t *testing.T) {
 			me := driver.Holder{Host: "web-3", Program: "billing", Note: "import, 50 %"}
 			a, b := r.openDriver(r.nodes(), nil), r.openDriver(r.nodes(), nil)
 			t.Cleanup(func() { a.Close(); b.Close() })
-			if _, err := a.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: long, Holder: me}); err != nil {
+			if _, err := a.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: longTTL, Holder: me}); err != nil {
 				t.Fatal(err)
 			}
-			_, err := b.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: long, NoWait: true})
+			_, err := b.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: longTTL, NoWait: true})
 			if held, ok := errors.AsType[*driver.HeldError](err); !ok || held.Holder != me {
 				t.Errorf("Acquire() = %v, want held by %v", err, me)
 			}

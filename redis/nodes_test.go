@@ -24,8 +24,8 @@ func (r *rig) hurtNode(hurt, mend func(s *redisproc.Server), states ...driver.No
 	l := r.acquire(c, "long", &holdfast.AcquireOptions{TTL: 6 * time.Second})
 	hurt(r.servers[1])
 	for range 20 {
-		r.release(r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long}))
-		r.release(r.acquire(other, "k", &holdfast.AcquireOptions{TTL: long}))
+		r.release(r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL}))
+		r.release(r.acquire(other, "k", &holdfast.AcquireOptions{TTL: longTTL}))
 	}
 	if _, err := other.TryAcquire(r.Context(), "long", nil); !errors.Is(err, holdfast.ErrHeld) {
 		r.Errorf("%v, want ErrHeld", err)
@@ -86,7 +86,7 @@ func TestLocksSurviveHungNode(t *testing.T) {
 // until they have expired.
 func TestRestartedNodeSitsOutQuarantine(t *testing.T) {
 	r := startRig(t, 3)
-	opts := &redis.Options{MaxTTL: 2 * time.Second, Timeout: busy}
+	opts := &redis.Options{MaxTTL: 2 * time.Second, Timeout: busyTimeout}
 	var d *redis.Driver
 	_, err := redis.New(t.Context(), r.nodes(), opts) // a first start and a restart look the same
 	if !errors.Is(err, driver.ErrUnavailable) {
@@ -136,12 +136,12 @@ func TestDurableNodeNeedsNoQuarantine(t *testing.T) {
 		r.servers = append(r.servers, redistest.Start(t, &redisproc.Options{AppendOnly: "always"}))
 	}
 	r.openDriver(r.nodes(), nil).Close() // without quarantine, because the set is new
-	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busy})
+	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busyTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := r.clientOf(d, nil)
-	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL})
 	for _, s := range r.servers {
 		s.Kill()
 		if err := s.Restart(t.Context()); err != nil {
@@ -155,7 +155,7 @@ func TestDurableNodeNeedsNoQuarantine(t *testing.T) {
 // A single Redis votes at once: a quarantine would only prolong the outage.
 func TestSingleNodeHasNoQuarantine(t *testing.T) {
 	r := startRig(t, 1)
-	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busy})
+	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busyTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestLeaseEndsInTimeWithoutNodes(t *testing.T) {
 		}
 	}
 	r.eventually("the service is back", func() bool {
-		l, err := c.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: long})
+		l, err := c.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: longTTL})
 		if err != nil {
 			return false
 		}

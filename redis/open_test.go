@@ -89,7 +89,7 @@ func TestOpenRejectsEvictingServer(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Args: []string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"}})
 	r.checkRejected(r.nodes(), nil, driver.ErrConfig, r.servers[0].Addr(), "allkeys-lru", "CONFIG SET maxmemory-policy noeviction", "eviction=allow")
 
-	log := new(notes)
+	log := new(logRecorder)
 	d := r.openDriver(r.nodes(), &redis.Options{AllowEviction: true, Logger: slog.New(log)})
 	defer d.Close()
 	if !log.has("allkeys-lru", r.servers[0].Addr()) {
@@ -205,7 +205,7 @@ func TestTTLOverMaximumIsRejected(t *testing.T) {
 func TestOpenWarnsOfEvenNodeCount(t *testing.T) {
 	r := startRig(t, 4)
 	for n, want := range map[int][]string{1: nil, 2: {"with 2 nodes as with 1, locks survive the loss of 0"}, 3: nil, 4: {"4 nodes as with 3", "loss of 1"}} {
-		log := new(notes)
+		log := new(logRecorder)
 		r.openDriver(r.nodes()[:n], &redis.Options{DB: n}).Close() // without it, each admission would be logged
 		d := r.openDriver(r.nodes()[:n], &redis.Options{Logger: slog.New(log), DB: n})
 		d.Close()
@@ -228,17 +228,17 @@ func TestConnectionSetsClientNameAndDatabase(t *testing.T) {
 	r.release(l)
 }
 
-// notes is a slog.Handler that stores log lines.
-type notes struct {
+// logRecorder is a slog.Handler that stores log lines.
+type logRecorder struct {
 	mu   sync.Mutex
 	text []string
 }
 
-func (n *notes) Enabled(context.Context, slog.Level) bool { return true }
-func (n *notes) WithAttrs([]slog.Attr) slog.Handler       { return n }
-func (n *notes) WithGroup(string) slog.Handler            { return n }
+func (n *logRecorder) Enabled(context.Context, slog.Level) bool { return true }
+func (n *logRecorder) WithAttrs([]slog.Attr) slog.Handler       { return n }
+func (n *logRecorder) WithGroup(string) slog.Handler            { return n }
 
-func (n *notes) Handle(_ context.Context, rec slog.Record) error {
+func (n *logRecorder) Handle(_ context.Context, rec slog.Record) error {
 	line := rec.Message
 	rec.Attrs(func(a slog.Attr) bool {
 		line += " " + a.String()
@@ -250,14 +250,14 @@ func (n *notes) Handle(_ context.Context, rec slog.Record) error {
 	return nil
 }
 
-func (n *notes) lines() []string {
+func (n *logRecorder) lines() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return append([]string(nil), n.text...)
 }
 
 // has reports whether one line contains all words.
-func (n *notes) has(words ...string) bool {
+func (n *logRecorder) has(words ...string) bool {
 	for _, line := range n.lines() {
 		all := true
 		for _, w := range words {

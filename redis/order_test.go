@@ -35,7 +35,7 @@ func TestUnknownScriptKeepsItsOrder(t *testing.T) {
 	d := r.openDriver(r.nodes(), nil)
 	t.Cleanup(func() { d.Close() })
 	for i := range 5 { // a busy machine does not always make such a batch
-		request := driver.Request{Key: strconv.Itoa(i), TTL: long}
+		request := driver.Request{Key: strconv.Itoa(i), TTL: longTTL}
 		held, err := d.Acquire(r.contextInTime(), request)
 		if err != nil {
 			t.Fatal(err)
@@ -63,9 +63,9 @@ func TestUnknownScriptKeepsItsOrder(t *testing.T) {
 func TestReleaseWaitsForHungNode(t *testing.T) {
 	r := startRig(t, 3)
 	c := r.newClient()
-	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL})
 	resume := r.hangServer(0)
-	if err := l.Extend(r.Context(), long); err != nil {
+	if err := l.Extend(r.Context(), longTTL); err != nil {
 		t.Errorf("Extend() without a minority = %v", err)
 	}
 	time.Sleep(400 * time.Millisecond) // by now the node counts as hung
@@ -89,10 +89,10 @@ func TestNewSubscriptionAsksAtOnce(t *testing.T) {
 	}, 1)
 	best := time.Hour
 	for range 5 { // a busy machine may be slow to dial
-		l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
+		l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: longTTL})
 		granted := make(chan time.Time)
 		go func() {
-			next := r.acquire(waiter, "k", &holdfast.AcquireOptions{TTL: long})
+			next := r.acquire(waiter, "k", &holdfast.AcquireOptions{TTL: longTTL})
 			granted <- time.Now()
 			r.release(next)
 			close(granted)

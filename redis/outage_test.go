@@ -22,7 +22,7 @@ func (r *rig) startSeeking(d *redis.Driver) (obstacles chan error, ended chan er
 	obstacles, ended = make(chan error, 100), make(chan error, 1)
 	ctx := r.contextInTime()
 	go func() {
-		g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long, Obstacle: func(err error) { obstacles <- err }})
+		g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: longTTL, Obstacle: func(err error) { obstacles <- err }})
 		if err == nil {
 			d.Release(ctx, g, 0) // if the server answers
 		}
@@ -78,7 +78,7 @@ func TestWaitSurvivesTemporaryErrors(t *testing.T) {
 			t.Cleanup(func() { d.Close() })
 			row.begin(r)
 			r.eventually("who does not wait is told", func() bool {
-				_, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: long, NoWait: true})
+				_, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: longTTL, NoWait: true})
 				return errors.Is(err, holdfast.ErrUnavailable) && strings.Contains(err.Error(), row.says)
 			})
 			obstacles, ended := r.startSeeking(d)
@@ -197,7 +197,7 @@ func TestOpenAllowsDownNodes(t *testing.T) {
 	}
 	d := r.openDriver(r.nodes(), &redis.Options{AllowDown: true})
 	t.Cleanup(func() { d.Close() })
-	if _, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: long, NoWait: true}); !errors.Is(err, holdfast.ErrUnavailable) {
+	if _, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: longTTL, NoWait: true}); !errors.Is(err, holdfast.ErrUnavailable) {
 		t.Errorf("a try = %v, want ErrUnavailable", err)
 	}
 	obstacles, ended := r.startSeeking(d)
@@ -235,8 +235,8 @@ func TestPatternSubscriberKeepsNoDeadWaiterAlive(t *testing.T) {
 			defer conn.Close()
 			fmt.Fprint(conn, "PSUBSCRIBE *\r\n")
 			r.eventually("the console listens", func() bool { return r.do(0, "PUBSUB", "NUMPAT") == int64(1) })
-			l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
-			got := fixture.Later(func() *holdfast.Lease { return r.acquire(waiter, "k", &holdfast.AcquireOptions{TTL: long}) })
+			l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: longTTL})
+			got := fixture.Later(func() *holdfast.Lease { return r.acquire(waiter, "k", &holdfast.AcquireOptions{TTL: longTTL}) })
 			r.awaitWaiters(holder, "k", 1)
 			dead := strings.Repeat("0", 25) + ".a"
 			r.do(0, placeEntry("holdfast:queue:{lock:k}", dead, 1)...)

@@ -39,7 +39,7 @@ func TestLeaseSurvivesOutagesInTurn(t *testing.T) {
 		for k := range *leases {
 			t.Run(fmt.Sprintf("%s/%d", name, k+1), func(t *testing.T) {
 				r := startRig(t, 3)
-				opts := redis.Options{MaxTTL: ttl, Timeout: busy}
+				opts := redis.Options{MaxTTL: ttl, Timeout: busyTimeout}
 				r.openDriver(r.nodes(), &opts).Close() // lets the new servers vote
 				client := func() *holdfast.Client {
 					d, err := redis.New(r.Context(), r.nodes(), &opts)
@@ -135,7 +135,7 @@ func TestOneOfTwoAdoptersGetsLease(t *testing.T) {
 			})
 		}
 		all.Wait()
-		r.standsNoLongerThan(ttl, key)
+		r.checkExpiresWithin(ttl, key)
 		switch {
 		case won[0] != nil && won[1] != nil:
 			r.Fatalf("round %d: both have it, with tokens %d and %d after %d", round, won[0].Token(), won[1].Token(), l.Token())
@@ -163,8 +163,8 @@ func TestOneOfTwoAdoptersGetsLease(t *testing.T) {
 	r.checkCleared()
 }
 
-// standsNoLongerThan checks that every lock on key expires within ttl.
-func (r *rig) standsNoLongerThan(ttl time.Duration, key string) {
+// checkExpiresWithin checks that every lock on key expires within ttl.
+func (r *rig) checkExpiresWithin(ttl time.Duration, key string) {
 	r.Helper()
 	for i := range r.servers {
 		left, _ := r.do(i, "PTTL", "lock:"+key).(int64)

@@ -90,7 +90,7 @@ func errorText(err error) string {
 func TestServerThatStartsEvictingGrantsNothing(t *testing.T) {
 	r := startRig(t, 1)
 	holder, other := r.newClient(), r.newClient()
-	l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
+	l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: longTTL})
 	r.do(0, "CONFIG", "SET", "maxmemory-policy", "volatile-ttl")
 	var err error
 	r.eventually("no client gets a lock", func() bool {
@@ -102,6 +102,6 @@ func TestServerThatStartsEvictingGrantsNothing(t *testing.T) {
 	})
 	checkMentions(t, err, "maxmemory-policy is volatile-ttl", "noeviction")
 	r.do(0, "CONFIG", "SET", "maxmemory-policy", "noeviction")
-	r.eventually("the lease is extended again", func() bool { return l.Extend(t.Context(), long) == nil })
+	r.eventually("the lease is extended again", func() bool { return l.Extend(t.Context(), longTTL) == nil })
 	r.release(l, r.acquire(other, "free", nil))
 }

@@ -47,7 +47,7 @@ func New(ctx context.Context, nodes []Node, opts *Options) (*Driver, error) {
 	d, err := prepareDriver(nodes, opts)
 	if err == nil && !d.opts.NoCheck {
 		if err = d.set.connect(ctx); err == nil {
-			d.warnOfSet(ctx)
+			d.warnOfSetup(ctx)
 		} else {
 			d.Close()
 		}
@@ -58,9 +58,9 @@ func New(ctx context.Context, nodes []Node, opts *Options) (*Driver, error) {
 	return d, nil
 }
 
-// warnOfSet warns of a number of nodes that adds no safety, and of clients on the same server that use other
+// warnOfSetup warns of a number of nodes that adds no safety, and of clients on the same server that use other
 // keys for the same names.
-func (d *Driver) warnOfSet(ctx context.Context) {
+func (d *Driver) warnOfSetup(ctx context.Context) {
 	if n := len(d.nodes); n%2 == 0 && n > 0 {
 		d.opts.Logger.Warn(evenWarning(n).Error(), "nodes", n)
 	}

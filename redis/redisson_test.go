@@ -42,23 +42,23 @@ const (
 		return 1`
 )
 
-// thread is a Java thread, with the name that Redisson gives it.
-type thread string
+// redissonThread is a Java thread, with the name that Redisson gives it.
+type redissonThread string
 
 const (
-	javaThread = thread("0b7f6c52-9f0e-4a59-8e35-6f1f6a1c2d3e:42")
-	javaOther  = thread("0b7f6c52-9f0e-4a59-8e35-6f1f6a1c2d3e:43")
+	javaThread = redissonThread("0b7f6c52-9f0e-4a59-8e35-6f1f6a1c2d3e:42")
+	javaOther  = redissonThread("0b7f6c52-9f0e-4a59-8e35-6f1f6a1c2d3e:43")
 )
 
 // lock returns -1, or the remaining time of another owner's lock.
-func (j thread) lock(r *rig, key string) int64 {
+func (j redissonThread) lock(r *rig, key string) int64 {
 	r.Helper()
 	return r.do(0, "EVAL", javaLock, "1", key, "40000", string(j)).(int64)
 }
 
 // unlock returns 1 if the lock is free now, 0 if the thread still holds it, and -1 if the thread did not hold
 // it.
-func (j thread) unlock(r *rig, key string) int64 {
+func (j redissonThread) unlock(r *rig, key string) int64 {
 	r.Helper()
 	return r.do(0, "EVAL", javaUnlock, "2", key, "redisson_lock__channel:{"+key+"}", "40000", string(j)).(int64)
 }
@@ -79,9 +79,9 @@ func (r *rig) heldBy(c *holdfast.Client, key string, words ...string) {
 	checkMentions(r, err, words...)
 }
 
-// waitInVain returns the error of a wait for a lock that stays held. If the wait ended before any answer, it
+// failedWait returns the error of a wait for a lock that stays held. If the wait ended before any answer, it
 // repeats the wait with more time.
-func (r *rig) waitInVain(c *holdfast.Client, key string) (err error) {
+func (r *rig) failedWait(c *holdfast.Client, key string) (err error) {
 	r.Helper()
 	for wait := 100 * time.Millisecond; wait < fixture.Patience(); wait *= 2 {
 		if _, err = c.Acquire(r.Context(), key, &holdfast.AcquireOptions{Wait: wait}); !errors.Is(err, holdfast.ErrUnavailable) {
@@ -95,8 +95,8 @@ func TestJavaThreadsAndClientsExcludeEachOther(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.redissonClient()
 	for _, key := range []string{"job", "a{b}c", "{job}"} {
-		l := r.acquire(c, key, &holdfast.AcquireOptions{TTL: long, Note: "nightly import"})
-		if left := javaThread.lock(r, key); left <= 0 || left > long.Milliseconds() {
+		l := r.acquire(c, key, &holdfast.AcquireOptions{TTL: longTTL, Note: "nightly import"})
+		if left := javaThread.lock(r, key); left <= 0 || left > longTTL.Milliseconds() {
 			t.Errorf("%q: a thread in Java waits %d ms for a lock that is held", key, left)
 		}
 		if v := r.do(0, "HGETALL", key); fmt.Sprint(v) != fmt.Sprintf("[%s 1]", l.Owner()) {
@@ -195,17 +195,17 @@ func TestWaiterAsksWhenRedissonPublishes(t *testing.T) {
 	r.eventually("nobody listens any more", func() bool { return listeners() == 0 && r.do(0, "PUBSUB", "NUMPAT") == int64(0) })
 }
 
-// ear receives the messages of a channel, as a Java waiter does.
-type ear struct{ *resp.Conn }
+// channelListener receives the messages of a channel, as a Java waiter does.
+type channelListener struct{ *resp.Conn }
 
-func (r *rig) subscribeTo(pattern string) ear {
+func (r *rig) subscribeTo(pattern string) channelListener {
 	r.Helper()
 	conn, err := net.Dial("tcp", r.servers[0].Addr())
 	if err != nil {
 		r.Fatal(err)
 	}
 	r.Cleanup(func() { conn.Close() })
-	e := ear{resp.NewConn(conn)}
+	e := channelListener{resp.NewConn(conn)}
 	if _, err := e.Do([]string{"PSUBSCRIBE", pattern, "end"}); err != nil {
 		r.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func (r *rig) subscribeTo(pattern string) ear {
 }
 
 // takeMessages returns the messages since the last call: channel and text.
-func (e ear) takeMessages(r *rig) (all []string) {
+func (e channelListener) takeMessages(r *rig) (all []string) {
 	r.Helper()
 	r.do(0, "PUBLISH", "end", "")
 	for {
@@ -243,14 +243,14 @@ func TestReleaseWakesJavaWaiters(t *testing.T) {
 		}
 	}
 	e.takeMessages(r) // the messages of the connection checks
-	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: long})
+	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: longTTL})
 	said("a lock that is taken")
 	r.release(l)
 	said("a lock that is freed", "{job} 0")
 	r.release(r.acquire(c, "a{b", nil))
 	said("a name with a brace", "a{b 0")
 
-	l = r.acquire(c, "job", &holdfast.AcquireOptions{TTL: long})
+	l = r.acquire(c, "job", &holdfast.AcquireOptions{TTL: longTTL})
 	now, _ := strconv.ParseInt(fmt.Sprint(r.do(0, "TIME").([]any)[0]), 10, 64)
 	r.do(0, "RPUSH", "redisson_lock_queue:{job}", "dead:1", string(javaOther), string(javaThread))
 	r.do(0, "ZADD", "redisson_lock_timeout:{job}", strconv.FormatInt(now*1000-1, 10), "dead:1",
@@ -305,11 +305,11 @@ func TestTokensShareOrderWithFencedLocks(t *testing.T) {
 func TestLockForcedInJavaIsLost(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.redissonClient()
-	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: long})
+	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: longTTL})
 	r.do(0, "DEL", "job")
 	javaThread.lock(r, "job")
 	javaThread.unlock(r, "job")
-	if err := l.Extend(t.Context(), long); !errors.Is(err, holdfast.ErrLost) {
+	if err := l.Extend(t.Context(), longTTL); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("Extend() = %v, want lost", err)
 	}
 	if r.do(0, "EXISTS", "job") != int64(0) {
@@ -327,7 +327,7 @@ func TestForeignValueCountsAsHeld(t *testing.T) {
 		r.do(0, cmd...)
 		before := r.do(0, "DUMP", key)
 		r.heldBy(c, key)
-		err := r.waitInVain(c, key)
+		err := r.failedWait(c, key)
 		if !errors.Is(err, holdfast.ErrHeld) || errors.Is(err, holdfast.ErrUnavailable) {
 			t.Errorf("%s: Acquire() = %v, want held", key, err)
 		}
@@ -340,7 +340,7 @@ func TestForeignValueCountsAsHeld(t *testing.T) {
 	}
 	// The other way round, with a client in the plain format.
 	r.release(r.acquire(c, "ours", nil))
-	l := r.acquire(c, "ours", &holdfast.AcquireOptions{TTL: long})
+	l := r.acquire(c, "ours", &holdfast.AcquireOptions{TTL: longTTL})
 	r.heldBy(r.clientOf(r.openDriver(r.nodes(), &redis.Options{BareKeys: true}), nil), "ours", "Redisson")
 	r.release(l)
 }
@@ -351,7 +351,7 @@ func TestListShowsOnlyRedissonLocks(t *testing.T) {
 	javaThread.lock(r, "theirs")
 	r.do(0, "HSET", "data", "name", "x")
 	r.do(0, "HSET", "more data", "a", "x", "b", "y")
-	l := r.acquire(c, "ours", &holdfast.AcquireOptions{TTL: long})
+	l := r.acquire(c, "ours", &holdfast.AcquireOptions{TTL: longTTL})
 	listed := make(map[string]string)
 	for st, err := range c.List(t.Context(), "") {
 		if err != nil || !st.Held {

@@ -137,16 +137,16 @@ func (u *upstream) ask(verb string, raw []byte) ([]byte, error) {
 	}
 }
 
-// inResp2 makes the server of the relay speak RESP2.
-func inResp2(words []string, reply []byte) []byte {
+// answerInRESP2 makes the server of the relay speak RESP2.
+func answerInRESP2(words []string, reply []byte) []byte {
 	if words[0] == "HELLO" {
 		return bytes.Replace(reply, []byte("$5\r\nproto\r\n:3"), []byte("$5\r\nproto\r\n:2"), 1)
 	}
 	return reply
 }
 
-// listensOnly answers a command over a subscribed connection like some servers and proxies do.
-func listensOnly(words []string, subscribed bool) []byte {
+// answerWhileSubscribed answers a command over a subscribed connection like some servers and proxies do.
+func answerWhileSubscribed(words []string, subscribed bool) []byte {
 	if subscribed && !strings.HasSuffix(words[0], "SUBSCRIBE") && words[0] != "PING" {
 		return []byte("-ERR Can't execute '" + words[0] + "': only (P)SUBSCRIBE / (P)UNSUBSCRIBE / PING / QUIT are allowed in this context\r\n")
 	}

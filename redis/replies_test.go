@@ -112,24 +112,24 @@ func (s *oddServer) reply(words []string) []byte {
 	return []byte("+OK\r\n")
 }
 
-// recipe makes a reply from bytes, so that a fuzzer's changes almost always give a valid reply.
-type recipe []byte
+// replyRecipe makes a reply from bytes, so that a fuzzer's changes almost always give a valid reply.
+type replyRecipe []byte
 
-func (r *recipe) next() (b byte) {
+func (r *replyRecipe) next() (b byte) {
 	if len(*r) > 0 {
 		b, *r = (*r)[0], (*r)[1:]
 	}
 	return b
 }
 
-func (r *recipe) text() string {
+func (r *replyRecipe) text() string {
 	n := min(int(r.next()), len(*r))
 	text := string((*r)[:n])
 	*r = (*r)[n:]
 	return text
 }
 
-func (r *recipe) reply(depth int) string {
+func (r *replyRecipe) reply(depth int) string {
 	line := strings.NewReplacer("\r", "", "\n", "")
 	switch r.next() % 12 {
 	case 0:
@@ -163,7 +163,7 @@ func (r *recipe) reply(depth int) string {
 	return r.list(depth)
 }
 
-func (r *recipe) list(depth int) string {
+func (r *replyRecipe) list(depth int) string {
 	n := int(r.next() % 6)
 	if depth >= 3 {
 		n = 0
@@ -178,7 +178,7 @@ func (r *recipe) list(depth int) string {
 
 // FuzzReplies checks that no reply makes the driver panic or hang, and that only a number is a grant.
 func FuzzReplies(f *testing.F) {
-	for _, r := range []recipe{
+	for _, r := range []replyRecipe{
 		{0, 1, 7},
 		{0, 8, 255, 255, 255, 255, 255, 255, 255, 249},
 		{0, 8, 127, 255, 255, 255, 255, 255, 255, 255},
@@ -211,7 +211,7 @@ func FuzzReplies(f *testing.F) {
 	}
 	f.Cleanup(func() { d.Close() })
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r := recipe(data)
+		r := replyRecipe(data)
 		reply := []byte(r.reply(0))
 		s.odd.Store(&reply)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the client waits that long for the rest of an unfinished reply

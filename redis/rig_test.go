@@ -30,10 +30,10 @@ import (
 )
 
 const (
-	// busy bounds the check of a connection on a busy machine.
-	busy = 5 * time.Second
-	// long is a TTL that does not end within a test.
-	long = 40 * time.Second
+	// busyTimeout bounds the check of a connection on a busy machine.
+	busyTimeout = 5 * time.Second
+	// longTTL is a TTL that does not end within a test.
+	longTTL = 40 * time.Second
 )
 
 // patience returns how long an event may take that is certain to come.
@@ -93,7 +93,7 @@ func (r *rig) open(nodes []redis.Node, opts *redis.Options) (*redis.Driver, erro
 	}
 	o.NoQuarantine = true
 	if o.Timeout == 0 {
-		o.Timeout = busy
+		o.Timeout = busyTimeout
 	}
 	return redis.New(r.Context(), nodes, &o)
 }
@@ -162,9 +162,9 @@ func (r *rig) retryLate(fn func() error) error {
 	}
 }
 
-// takeChanges returns the events so far of a single node that was up, without stalls: on a busy machine a node
+// eventsOfChanges returns the events so far of a single node that was up, without stalls: on a busy machine a node
 // may seem to stand still.
-func takeChanges(events <-chan driver.NodeEvent) (told []driver.NodeEvent) {
+func eventsOfChanges(events <-chan driver.NodeEvent) (told []driver.NodeEvent) {
 	state := driver.NodeUp
 	for len(events) > 0 {
 		if e := <-events; e.State != driver.NodeStalled && e.State != state {
@@ -224,7 +224,7 @@ func findLeftovers(servers []*redisproc.Server, prefix string) ([]string, error)
 func (r *rig) checkCleared() {
 	r.Helper()
 	var left []string
-	for end := time.Now().Add(long / 4); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(longTTL / 4); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		var err error
 		if left, err = findLeftovers(r.servers, "lock:"); err != nil {
 			r.Fatal(err)
@@ -299,8 +299,8 @@ func (r route) downNode(node int, yes bool) {
 	}
 }
 
-// scripts matches every call of a script.
-var scripts = faultproxy.Command("EVALSHA")
+// scriptCalls matches every call of a script.
+var scriptCalls = faultproxy.Command("EVALSHA")
 
 // callsOf matches every call of one script.
 func callsOf(s *wire.Script) faultproxy.Match { return faultproxy.Command("EVALSHA", s.SHA) }
@@ -330,10 +330,10 @@ func (f *fleet) openDriver() (driver.Driver, error) {
 	way := newRoute(f.t, f.servers)
 	for i, p := range way {
 		p.CutAfter(func(args [][]byte) bool {
-			return scripts(args) && f.budget[i].Load() > 0 && f.budget[i].Add(-1) >= 0
+			return scriptCalls(args) && f.budget[i].Load() > 0 && f.budget[i].Add(-1) >= 0
 		}, 1<<20)
 	}
-	nodes, opts := way.nodes(), &redis.Options{Prefix: f.prefix, Format: f.format, NoQuarantine: true, Timeout: busy}
+	nodes, opts := way.nodes(), &redis.Options{Prefix: f.prefix, Format: f.format, NoQuarantine: true, Timeout: busyTimeout}
 	if f.node != nil {
 		nodes, opts.Dial = []redis.Node{*f.node}, way.dial(f.servers)
 	}

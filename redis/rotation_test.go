@@ -33,7 +33,7 @@ func TestWaiterSurvivesCredentialRotation(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server := &hostileServer{turn: 1 << 30}
 				var gap, free atomic.Bool
-				h := &neighbourhood{hosts: map[string]func([]string) []byte{"server": func(words []string) []byte {
+				h := &fakeNetwork{hosts: map[string]func([]string) []byte{"server": func(words []string) []byte {
 					switch {
 					case gap.Load() && words[0] == c.command:
 						return []byte(c.refusal)
@@ -108,7 +108,7 @@ func TestWaiterSurvivesCredentialRotation(t *testing.T) {
 func TestWaitEndsOnRejectedCredentials(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := &neighbourhood{hosts: map[string]func([]string) []byte{"server": nil}}
+		h := &fakeNetwork{hosts: map[string]func([]string) []byte{"server": nil}}
 		d, err := redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, &redis.Options{Dial: h.dial, Password: "secret", AllowDown: true})
 		if err != nil {
 			t.Fatal(err)
@@ -157,7 +157,7 @@ func TestImitationsOfRedisAreNamed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				h := &neighbourhood{hosts: map[string]func([]string) []byte{"server": c.answer}}
+				h := &fakeNetwork{hosts: map[string]func([]string) []byte{"server": c.answer}}
 				d, err := redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, &redis.Options{Dial: h.dial, DB: c.db})
 				if err == nil {
 					d.Close()

@@ -59,12 +59,12 @@ func TestClusterNodeIsKnownByAllNames(t *testing.T) {
 
 func TestOpenRejectsSentinel(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Args: []string{"--sentinel"}})
-	r.refusedBy(r.nodes(), nil, driver.ErrConfig, "Sentinel", "address of a Redis server")
-	r.refusedBy(r.nodes(), &redis.Options{DB: 1}, driver.ErrConfig, "Sentinel", "address of a Redis server")
+	r.checkOpenRejected(r.nodes(), nil, driver.ErrConfig, "Sentinel", "address of a Redis server")
+	r.checkOpenRejected(r.nodes(), &redis.Options{DB: 1}, driver.ErrConfig, "Sentinel", "address of a Redis server")
 }
 
-// refusedBy is checkRejected for servers that have no keys.
-func (r *rig) refusedBy(nodes []redis.Node, opts *redis.Options, want error, words ...string) {
+// checkOpenRejected is checkRejected for servers that have no keys.
+func (r *rig) checkOpenRejected(nodes []redis.Node, opts *redis.Options, want error, words ...string) {
 	r.Helper()
 	_, err := r.open(nodes, opts)
 	if !errors.Is(err, want) {
@@ -80,7 +80,7 @@ func TestErrorNamesRenamedCommand(t *testing.T) {
 	} {
 		t.Run(command, func(t *testing.T) {
 			r := startWith(t, &redisproc.Options{Args: []string{"--rename-command", command, "HIDDEN"}})
-			r.refusedBy(r.nodes(), nil, driver.ErrConfig, append(words, "renamed", "under its own name")...)
+			r.checkOpenRejected(r.nodes(), nil, driver.ErrConfig, append(words, "renamed", "under its own name")...)
 		})
 	}
 }
@@ -109,9 +109,9 @@ func TestNodeWithoutPublishPolls(t *testing.T) {
 func TestNodeWithoutSubscriptionPolls(t *testing.T) {
 	r := startRig(t, 1)
 	narrow, old := newRelay(t, r.servers[0].Addr()), newRelay(t, r.servers[0].Addr())
-	narrow.answer = listensOnly
+	narrow.answer = answerWhileSubscribed
 	r.checkPolls([]redis.Node{narrow.start().node()})
-	old.edit, old.answer = inResp2, listensOnly
+	old.edit, old.answer = answerInRESP2, answerWhileSubscribed
 	r.checkPolls([]redis.Node{old.start().node()})
 }
 
@@ -122,17 +122,17 @@ func (r *rig) checkPolls(nodes []redis.Node) {
 	c := r.clientOf(r.openDriver(nodes, nil), &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}})
 	r.awaitState(events, nodes[0].Addr, driver.NodePolling)
 	other := r.clientOf(r.openDriver(nodes, nil), nil)
-	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL})
 	next := make(chan error, 1)
 	go func() {
-		l, err := other.Acquire(r.contextInTime(), "k", &holdfast.AcquireOptions{TTL: long})
+		l, err := other.Acquire(r.contextInTime(), "k", &holdfast.AcquireOptions{TTL: longTTL})
 		if err == nil {
 			err = l.Release(context.Background())
 		}
 		next <- err
 	}()
 	time.Sleep(100 * time.Millisecond) // it waits by now; otherwise the test shows less
-	if err := l.Extend(r.Context(), long); err != nil {
+	if err := l.Extend(r.Context(), longTTL); err != nil {
 		r.Errorf("Extend() = %v", err)
 	}
 	r.release(l)
@@ -166,10 +166,10 @@ func TestWakeUpGrantsOnlyInOrder(t *testing.T) {
 		granted := false
 		for i := 0; i < 3 || c.grants && !granted && i < 50; i++ { // a late wake-up makes the waiter ask all nodes
 			key := fmt.Sprintf("k%q%d", c.words, i)
-			l := r.acquire(first, key, &holdfast.AcquireOptions{TTL: long})
+			l := r.acquire(first, key, &holdfast.AcquireOptions{TTL: longTTL})
 			next := make(chan *holdfast.Lease, 1)
 			go func() {
-				l, err := waiter.Acquire(r.contextInTime(), key, &holdfast.AcquireOptions{TTL: long})
+				l, err := waiter.Acquire(r.contextInTime(), key, &holdfast.AcquireOptions{TTL: longTTL})
 				if err != nil {
 					t.Error(err)
 				}

@@ -18,17 +18,17 @@ import (
 // maxLookPause bounds the time between two looks at the map of a healthy cluster.
 const maxLookPause = 5 * time.Second
 
-// glimpse is the time at which a map was read.
-type glimpse struct {
+// mapTime is the time at which a map was read.
+type mapTime struct {
 	at           time.Time
 	client, node int64 // clocks of this machine and of the node that sent the map, in µs since 1970
 }
 
-// newGlimpse returns the time of a map that was requested at sent and arrived at at. node is the clock of the
+// newMapTime returns the time of a map that was requested at sent and arrived at at. node is the clock of the
 // node in the answer. That clock may have advanced before the answer arrived: of its possible times, the one
 // nearest to this machine's counts. Otherwise a late answer would let tokens begin in the past.
-func newGlimpse(sent, at time.Time, node int64) glimpse {
-	g := glimpse{at: at, client: at.UnixMicro(), node: node}
+func newMapTime(sent, at time.Time, node int64) mapTime {
+	g := mapTime{at: at, client: at.UnixMicro(), node: node}
 	g.node += min(max(g.client-node, 0), pace.Elapsed(sent, at).Microseconds())
 	return g
 }
@@ -73,9 +73,9 @@ func (c *cluster) beginAtClock() error {
 		return errNoShard
 	}
 	passed := now.Sub(last.at).Microseconds()
-	next := &glimpse{at: now, client: now.UnixMicro(), node: last.node + passed}
+	next := &mapTime{at: now, client: now.UnixMicro(), node: last.node + passed}
 	if step := next.client - last.client - passed; max(step, -step) > quorum.TrustedClockSkew {
-		return errStep
+		return errClockStep
 	}
 	floor, ok := quorum.Seed(next.node, next.client)
 	if !ok {
@@ -105,5 +105,5 @@ func (c *cluster) requestLook() {
 	}
 }
 
-// errStep rejects this machine's clock until it was compared with a node's again.
-var errStep = errors.New("this machine's clock was set, or it slept: it is compared with a node's first")
+// errClockStep rejects this machine's clock until it was compared with a node's again.
+var errClockStep = errors.New("this machine's clock was set, or it slept: it is compared with a node's first")

@@ -18,14 +18,14 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/place"
 )
 
-// seen makes the client read the map: a has all slots except the last, and the clock of a node is ahead.
-func (c *cluster) seen(ahead time.Duration) { c.seenWith(wire.Slots-1, ahead) }
+// readTestMap makes the client read the map: a has all slots except the last, and the clock of a node is ahead.
+func (c *cluster) readTestMap(ahead time.Duration) { c.readTestMapFrom(wire.Slots-1, ahead) }
 
-// seenWith is seen if b has the slots from first on.
-func (c *cluster) seenWith(first int, ahead time.Duration) {
+// readTestMapFrom is seen if b has the slots from first on.
+func (c *cluster) readTestMapFrom(first int, ahead time.Duration) {
 	now := time.Now()
-	c.applyMap(chart{
-		glimpse: glimpse{at: now, client: now.UnixMicro(), node: now.Add(ahead).UnixMicro()},
+	c.applyMap(slotMap{
+		mapTime: mapTime{at: now, client: now.UnixMicro(), node: now.Add(ahead).UnixMicro()},
 		spans:   []place.Span{{First: 0, Last: first - 1, ID: "a", Addr: "a:6379"}, {First: first, Last: wire.Slots - 1, ID: "b", Addr: "b:6379"}},
 	})
 }
@@ -44,18 +44,18 @@ func wantFloor(t *testing.T, c *cluster, want int64) {
 	}
 }
 
-// half of the quarantine, with the default MaxTTL
-var half = member.Quarantine(time.Minute) / 2
+// halfQuarantine of the quarantine, with the default MaxTTL
+var halfQuarantine = member.Quarantine(time.Minute) / 2
 
 func TestTokensBeginAtClockOnceWithoutMoves(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
-		clusterOf(d).seen(0)
+		clusterOf(d).readTestMap(0)
 		first := firstToken()
 		wantFloor(t, clusterOf(d), first)
 		for range 10 {
-			time.Sleep(half)
-			clusterOf(d).seen(0)
+			time.Sleep(halfQuarantine)
+			clusterOf(d).readTestMap(0)
 			wantFloor(t, clusterOf(d), first)
 		}
 	})
@@ -67,7 +67,7 @@ func TestTokensBeginAtClockAfterMove(t *testing.T) {
 	withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 		for _, first := range []int{9, 8, 9} {
 			time.Sleep(time.Second)
-			clusterOf(d).seenWith(first, 0)
+			clusterOf(d).readTestMapFrom(first, 0)
 			wantFloor(t, clusterOf(d), firstToken())
 		}
 	})
@@ -77,21 +77,21 @@ func TestTokensBeginAtClockAfterMove(t *testing.T) {
 func TestTokensBeginAtClockWithOldMap(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
-		clusterOf(d).seen(0)
+		clusterOf(d).readTestMap(0)
 		wantFloor(t, clusterOf(d), firstToken())
-		time.Sleep(half + time.Millisecond)
+		time.Sleep(halfQuarantine + time.Millisecond)
 		begun := firstToken()
 		wantFloor(t, clusterOf(d), begun) // before the client looks again
-		time.Sleep(half)
+		time.Sleep(halfQuarantine)
 		wantFloor(t, clusterOf(d), begun) // once, as long as the map counts
 		time.Sleep(time.Millisecond)
 		begun = firstToken()
 		wantFloor(t, clusterOf(d), begun)
 		time.Sleep(time.Second)
-		clusterOf(d).seen(0)
+		clusterOf(d).readTestMap(0)
 		wantFloor(t, clusterOf(d), begun)
-		time.Sleep(half + time.Millisecond)
-		clusterOf(d).seen(0)
+		time.Sleep(halfQuarantine + time.Millisecond)
+		clusterOf(d).readTestMap(0)
 		then := firstToken()
 		time.Sleep(time.Millisecond)
 		wantFloor(t, clusterOf(d), then+1000) // no grant was requested while the map was old
@@ -104,22 +104,22 @@ func TestTokensBeginAtClockOnlyIfClocksAgree(t *testing.T) {
 		0: 0, -time.Second: 0, 30 * time.Second: 30 * time.Second, -30 * time.Second: -30 * time.Second,
 	} {
 		withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
-			clusterOf(d).seen(ahead)
+			clusterOf(d).readTestMap(ahead)
 			wantFloor(t, clusterOf(d), firstToken()+want.Microseconds())
 		})
 	}
 	withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
-		clusterOf(d).seen(61 * time.Second)
+		clusterOf(d).readTestMap(61 * time.Second)
 		if floor, err := clusterOf(d).leastToken(nil); !errors.Is(err, errClocks) {
 			t.Errorf("the least token is %d, %v", floor, err)
 		}
-		clusterOf(d).seen(0)
+		clusterOf(d).readTestMap(0)
 		wantFloor(t, clusterOf(d), firstToken())
 	})
 	withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
-		clusterOf(d).seen(0)
+		clusterOf(d).readTestMap(0)
 		clusterOf(d).looked.Load().client -= time.Hour.Microseconds() // this machine's clock was set
-		if floor, err := clusterOf(d).leastToken(nil); !errors.Is(err, errStep) {
+		if floor, err := clusterOf(d).leastToken(nil); !errors.Is(err, errClockStep) {
 			t.Errorf("the least token is %d, %v", floor, err)
 		}
 	})
@@ -130,7 +130,7 @@ func TestGrantInFoundSlotBeginsAtClock(t *testing.T) {
 	t.Parallel()
 	for _, below := range []int64{1, 0} {
 		withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
-			clusterOf(d).seen(0)
+			clusterOf(d).readTestMap(0)
 			wantFloor(t, clusterOf(d), firstToken())
 			time.Sleep(time.Second)
 			atA, atB := readNames(a), readNames(b)
@@ -175,7 +175,7 @@ func TestClientWithoutFloorAsksForNoLock(t *testing.T) {
 		},
 	} {
 		withShards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
-			clusterOf(d).seen(61 * time.Second)
+			clusterOf(d).readTestMap(61 * time.Second)
 			atA := readNames(a)
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second) // no supervisor watches the connections here
 			defer cancel()
@@ -200,7 +200,7 @@ func TestLateAnswerDoesNotLowerTokens(t *testing.T) {
 		{4 * time.Second, -30 * time.Second, -26 * time.Second},
 		{4 * time.Second, 3 * time.Second, 3 * time.Second},
 	} {
-		g := newGlimpse(at.Add(-c.took), at, at.Add(c.ahead).UnixMicro())
+		g := newMapTime(at.Add(-c.took), at, at.Add(c.ahead).UnixMicro())
 		if got := time.Duration(g.node-g.client) * time.Microsecond; got != c.want {
 			t.Errorf("an answer that took %v, of a clock %v ahead by then, counts as one %v ahead, want %v", c.took, c.ahead, got, c.want)
 		}
@@ -216,7 +216,7 @@ func TestMapStaysFreshUntilSecondLook(t *testing.T) {
 			t.Fatal(err)
 		}
 		now := time.Now()
-		clusterOf(d).looked.Store(&glimpse{at: now})
+		clusterOf(d).looked.Store(&mapTime{at: now})
 		if clusterOf(d).isOutdated(now.Add(2 * clusterOf(d).mapInterval())) {
 			t.Errorf("with MaxTTL %v it is, as the client looks every %v", most, clusterOf(d).mapInterval())
 		}

@@ -14,15 +14,15 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// neighbourhood is a network of servers, by host. A host without an answer closes the connection. Each host
+// fakeNetwork is a network of servers, by host. A host without an answer closes the connection. Each host
 // records logins.
-type neighbourhood struct {
+type fakeNetwork struct {
 	mu     sync.Mutex                             // guards the fields below
 	hosts  map[string]func(words []string) []byte // nil: no answer; missing: the connection is rejected
 	logins []string
 }
 
-func (h *neighbourhood) dial(ctx context.Context, _, addr string) (net.Conn, error) {
+func (h *fakeNetwork) dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	host, _, _ := net.SplitHostPort(addr)
 	h.mu.Lock()
 	answer, there := h.hosts[host]
@@ -61,7 +61,7 @@ func (h *neighbourhood) dial(ctx context.Context, _, addr string) (net.Conn, err
 }
 
 // seenAddresses returns the hosts that got a login, in order.
-func (h *neighbourhood) seenAddresses() []string {
+func (h *fakeNetwork) seenAddresses() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.logins)
@@ -89,7 +89,7 @@ func TestMinorityOfSentinelsGetsNoPassword(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			server := &hostileServer{turn: 1 << 30}
-			h := &neighbourhood{hosts: map[string]func([]string) []byte{good: server.answer, evil: server.answer}}
+			h := &fakeNetwork{hosts: map[string]func([]string) []byte{good: server.answer, evil: server.answer}}
 			f := &redis.Failover{Master: "m"}
 			for i, says := range c.sentinels {
 				host := string(rune('a' + i))
@@ -122,7 +122,7 @@ func TestMinorityOfSentinelsLeadsToKnownServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &hostileServer{turn: 1 << 30}
 		says := func([]string) []byte { return resp.AppendCommand(nil, "good", "6379") }
-		h := &neighbourhood{hosts: map[string]func([]string) []byte{"good": server.answer, "a": says, "b": says, "c": nil}}
+		h := &fakeNetwork{hosts: map[string]func([]string) []byte{"good": server.answer, "a": says, "b": says, "c": nil}}
 		f := &redis.Failover{Master: "m", Sentinels: []string{"a:26379", "b:26379", "c:26379"}}
 		opts := &redis.Options{Dial: h.dial, Password: "of the servers", NoQuarantine: true}
 		d, err := redis.New(t.Context(), []redis.Node{{Failover: f}}, opts)

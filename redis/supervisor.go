@@ -168,7 +168,7 @@ func (n *node) tendConnection(l *connection, age time.Duration) {
 	if age%greetEvery == 0 {
 		n.introduceClient(l)
 	}
-	if age%deafPause == 0 && n.currentEvent().State == driver.NodePolling {
+	if age%resubscribePause == 0 && n.currentEvent().State == driver.NodePolling {
 		n.subscribeOver(l) // the permission may have been granted meanwhile
 	}
 	if age%lookEvery == 0 {

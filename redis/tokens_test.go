@@ -33,13 +33,13 @@ func TestLargeTokensKeepTheirDigits(t *testing.T) {
 				r.eventually("a lease", func() (ok bool) {
 					var err error
 					attempts++
-					l, err = clients[i%2].TryAcquire(t.Context(), name, &holdfast.AcquireOptions{TTL: long})
+					l, err = clients[i%2].TryAcquire(t.Context(), name, &holdfast.AcquireOptions{TTL: longTTL})
 					return err == nil
 				})
 				if least := last + 1; l.Token() < least || l.Token() >= least+attempts*(2*holdfast.Token(spread)+quorum.Block) {
 					t.Errorf("token %d after %d, which is not the next block, in %d attempts", l.Token(), last, attempts)
 				}
-				if err := r.retryLate(func() error { return l.Extend(t.Context(), long) }); err != nil {
+				if err := r.retryLate(func() error { return l.Extend(t.Context(), longTTL) }); err != nil {
 					t.Error(err)
 				}
 				if st, err := clients[(i+1)%2].Inspect(t.Context(), name); err != nil || st.Token != l.Token() {
@@ -69,7 +69,7 @@ func TestCounterLostUnderLoadLowersNoToken(t *testing.T) {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
 			r := startRig(t, n)
 			g := &guarded{t: t, lossy: true}
-			stop := g.startLoad(r, 4, "k", &holdfast.AcquireOptions{TTL: long})
+			stop := g.startLoad(r, 4, "k", &holdfast.AcquireOptions{TTL: longTTL})
 			for i := range 100 {
 				name := wire.ServerFence("lock:k")
 				switch i % 4 {
@@ -124,7 +124,7 @@ func TestTokensRiseOnServerWithOlderData(t *testing.T) {
 				var l *holdfast.Lease
 				r.eventually("a lease", func() (ok bool) {
 					var err error
-					l, err = c.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: long})
+					l, err = c.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: longTTL})
 					return err == nil
 				})
 				if l.Token() < last.Token()+quorum.Block {
@@ -145,7 +145,7 @@ func TestSingleServersTokensBeginAtItsClock(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := &hostileServer{turn: 1 << 30, ahead: ahead}
 			var clock int64
-			h := &neighbourhood{hosts: map[string]func([]string) []byte{"server": func(words []string) []byte {
+			h := &fakeNetwork{hosts: map[string]func([]string) []byte{"server": func(words []string) []byte {
 				if words[0] == "EVALSHA" && words[1] == wire.Acquire.SHA {
 					clock, _ = strconv.ParseInt(words[8], 10, 64)
 				}

@@ -73,15 +73,15 @@ var grammar = driverkit.Grammar{
 	Instead: map[string]string{
 		"database": "write db", "client_name": "write name", "clientName": "write name", "dial_timeout": "write timeout",
 		"socket_connect_timeout": "write timeout", "ssl_ca_certs": "write ca", "ssl_certfile": "write cert", "ssl_keyfile": "write key",
-		"skip_verify": verified, "ssl_cert_reqs": verified, "ssl_check_hostname": verified,
+		"skip_verify": verifiedConn, "ssl_cert_reqs": verifiedConn, "ssl_check_hostname": verifiedConn,
 		"addr":        "write redlock://a:6379,b:6379,c:6379 for several independent servers, redis+cluster://a:6379,b:6379,c:6379 for those of a cluster",
 		"master_name": sentinels, "master_set": sentinels, "sentinelMasterId": sentinels,
 	},
 }
 
 const (
-	sentinels = "write redis+sentinel://user:password@s1:26379,s2:26379/NAME/0, with rediss for TLS, NAME being the name of the master"
-	verified  = "certificates are always checked: name the authority by ca, or what the certificate shows by servername (in Go, Options.TLS can do otherwise)"
+	sentinels    = "write redis+sentinel://user:password@s1:26379,s2:26379/NAME/0, with rediss for TLS, NAME being the name of the master"
+	verifiedConn = "certificates are always checked: name the authority by ca, or what the certificate shows by servername (in Go, Options.TLS can do otherwise)"
 )
 
 func schemes() map[string]driverkit.Scheme {
@@ -113,15 +113,15 @@ func parseURL(text string, opts *Options) (nodes []Node, o Options, err error) {
 	if len(urls) == 0 {
 		urls = []string{""}
 	}
-	given, logins := o.TLS, make([]identity, len(urls))
+	given, logins := o.TLS, make([]nodeLogin, len(urls))
 	for i, text := range urls {
 		u, some, err := o.readURL(text, &logins[i])
 		switch {
 		case err != nil:
 		case i == 0:
-			err = o.apply(u)
+			err = o.applyURL(u)
 		default:
-			err = o.admits(u, given)
+			err = o.checkFurtherURL(u, given)
 		}
 		if err == nil && o.Cluster && len(urls) > 1 {
 			err = invalidError("a Redis Cluster cannot be a node of a set; give its URL alone")
@@ -137,7 +137,7 @@ func parseURL(text string, opts *Options) (nodes []Node, o Options, err error) {
 			nodes = append(nodes, n)
 		}
 	}
-	return nodes, o, o.identify(logins, nodes)
+	return nodes, o, o.setLogins(logins, nodes)
 }
 
 func invalidError(format string, args ...any) error {
@@ -145,7 +145,7 @@ func invalidError(format string, args ...any) error {
 }
 
 // readURL parses the nodes of one URL and their login. It leaves the number of the database in Path.
-func (o *Options) readURL(text string, login *identity) (u *driverkit.URL, nodes []Node, err error) {
+func (o *Options) readURL(text string, login *nodeLogin) (u *driverkit.URL, nodes []Node, err error) {
 	if u, err = grammar.Parse(text); err != nil {
 		return nil, nil, err
 	}
@@ -173,14 +173,14 @@ func (o *Options) readURL(text string, login *identity) (u *driverkit.URL, nodes
 	return u, nodes, err
 }
 
-// ofNode are the parameters that each URL may set for its own nodes.
-var ofNode = []string{"username", "password", "sentinel_username", "sentinel_password"}
+// nodeParameters are the parameters that each URL may set for its own nodes.
+var nodeParameters = []string{"username", "password", "sentinel_username", "sentinel_password"}
 
-// admits rejects parameters that would make the nodes of a further URL differ from those of the first. given
+// checkFurtherURL rejects parameters that would make the nodes of a further URL differ from those of the first. given
 // is the TLS of the caller's options.
-func (o *Options) admits(u *driverkit.URL, given *tls.Config) error {
+func (o *Options) checkFurtherURL(u *driverkit.URL, given *tls.Config) error {
 	for name := range u.Parameters {
-		if !slices.Contains(ofNode, name) {
+		if !slices.Contains(nodeParameters, name) {
 			return invalidError("parameter %s is for all nodes: give it in the first URL alone", name)
 		}
 	}
@@ -199,10 +199,10 @@ func (o *Options) admits(u *driverkit.URL, given *tls.Config) error {
 	return nil
 }
 
-// identity holds the user and the password for the nodes of one URL.
-type identity struct{ user, password, file string }
+// nodeLogin holds the user and the password for the nodes of one URL.
+type nodeLogin struct{ user, password, file string }
 
-func (id *identity) readLogin(u *driverkit.URL) error {
+func (id *nodeLogin) readLogin(u *driverkit.URL) error {
 	user, password, file := u.Parameters["username"], u.Parameters["password"], u.Parameters["passwordfile"]
 	switch {
 	case u.Password != "" && password != "", file != "" && u.Password+password != "":
@@ -210,16 +210,16 @@ func (id *identity) readLogin(u *driverkit.URL) error {
 	case u.Username != "" && user != "":
 		return invalidError("the URL has a user before the host and another as username; leave out one of them")
 	}
-	*id = identity{cmp.Or(u.Username, user), cmp.Or(u.Password, password), file}
+	*id = nodeLogin{cmp.Or(u.Username, user), cmp.Or(u.Password, password), file}
 	return nil
 }
 
-// identify sets the logins: the login of the first URL at all nodes, or the login of each URL at its own
+// setLogins sets the logins: the login of the first URL at all nodes, or the login of each URL at its own
 // nodes, or else the login in the options.
-func (o *Options) identify(logins []identity, nodes []Node) error {
+func (o *Options) setLogins(logins []nodeLogin, nodes []Node) error {
 	first, named := logins[0], 0
 	for _, id := range logins {
-		if id != (identity{}) {
+		if id != (nodeLogin{}) {
 			named++
 		}
 	}
@@ -227,7 +227,7 @@ func (o *Options) identify(logins []identity, nodes []Node) error {
 	switch {
 	case named == 0:
 		return nil
-	case !each && (named > 1 || first == identity{}), each && first.file != "":
+	case !each && (named > 1 || first == nodeLogin{}), each && first.file != "":
 		return invalidError("some of the URLs have a user or password and others have not, or a passwordfile beside them; " +
 			"give them in the first URL, for all nodes, or in each, without passwordfile")
 	case each:
@@ -254,8 +254,8 @@ func (o *Options) identify(logins []identity, nodes []Node) error {
 
 var errPath = invalidError("the path of the URL is not a database number, as in redis://localhost:6379/0; in a user or password write / as %%2F")
 
-// apply takes the settings of the whole set from a URL.
-func (o *Options) apply(u *driverkit.URL) (err error) {
+// applyURL takes the settings of the whole set from a URL.
+func (o *Options) applyURL(u *driverkit.URL) (err error) {
 	if o.setDatabase(u.Path) != nil {
 		return errPath
 	}
@@ -273,11 +273,11 @@ func (o *Options) apply(u *driverkit.URL) (err error) {
 		case "timeout":
 			o.Timeout, err = parseDuration(v)
 		case "quarantine":
-			o.NoQuarantine, err = oneOf(v, "off", "on")
+			o.NoQuarantine, err = parseChoice(v, "off", "on")
 		case "down":
-			o.AllowDown, err = oneOf(v, "allow", "refuse")
+			o.AllowDown, err = parseChoice(v, "allow", "refuse")
 		case "eviction":
-			o.AllowEviction, err = oneOf(v, "allow", "refuse")
+			o.AllowEviction, err = parseChoice(v, "allow", "refuse")
 		case "db":
 			if u.Path != "" {
 				return invalidError("the URL names a database in its path and by db; leave out one of them")
@@ -323,8 +323,8 @@ func parseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// oneOf returns whether v is yes, and an error if it is neither yes nor no.
-func oneOf(v, yes, no string) (bool, error) {
+// parseChoice returns whether v is yes, and an error if it is neither yes nor no.
+func parseChoice(v, yes, no string) (bool, error) {
 	if v != yes && v != no {
 		return false, fmt.Errorf("%q is neither %s nor %s", v, yes, no)
 	}

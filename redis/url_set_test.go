@@ -10,10 +10,10 @@ import (
 
 // One node of a set fails over, and another is stopped: the third and the one that took over are a majority.
 func TestURLSetSurvivesOneFailover(t *testing.T) {
-	c := startCouple(t)
+	c := startReplicatedPair(t)
 	plain := redistest.StartN(t, 2)
 	url := fmt.Sprintf("redis+replicas://%s,%s?maxttl=%v&timeout=5s redis://%s redis://%s",
-		c.servers[0].Addr(), c.servers[1].Addr(), brief, plain[0].Addr(), plain[1].Addr())
+		c.servers[0].Addr(), c.servers[1].Addr(), briefMaxTTL, plain[0].Addr(), plain[1].Addr())
 	open := func(opts *redis.Options) *redis.Driver {
 		t.Helper()
 		d, err := redis.Open(t.Context(), url, opts)
@@ -30,7 +30,7 @@ func TestURLSetSurvivesOneFailover(t *testing.T) {
 	}
 	before := c.acquire(locks, "k", nil)
 	c.release(before)
-	c.promote()
+	c.promoteReplica()
 	c.checkWaits(d)
 	plain[0].Kill()
 	after := c.acquire(locks, "k", nil) // after its quarantine

@@ -21,8 +21,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
-// fallback bounds the rest of a waiter that gets no wake-up: a second plus an eighth of jitter.
-const fallback = 1126 * time.Millisecond
+// maxWaiterRest bounds the rest of a waiter that gets no wake-up: a second plus an eighth of jitter.
+const maxWaiterRest = 1126 * time.Millisecond
 
 // handOversVariable sets the number of hand-overs that TestNoWakeUpIsLost makes with each number of nodes. The
 // full count is 10000.
@@ -93,7 +93,7 @@ func noWakeUpIsLost(r *rig) {
 	late := idle[slow:]
 	r.Logf("idle between holders: median %v, p99 %v, longest %v; %d over 1.1 s", idle[len(idle)/2], idle[len(idle)*99/100], idle[len(idle)-1], len(late))
 	// A longer time means that no waiter asked at all.
-	if longest := idle[len(idle)-1]; longest > time.Second+fallback+5*time.Second {
+	if longest := idle[len(idle)-1]; longest > time.Second+maxWaiterRest+5*time.Second {
 		r.Errorf("the lock was idle for %v", longest)
 	}
 	// A client whose connection was just cut gets a handed-over lock when it is back, after a second at most:
@@ -157,12 +157,12 @@ func TestWithoutPubSubWaitersPoll(t *testing.T) {
 			less := slices.DeleteFunc(slices.Clone(rights), func(s string) bool { return s == right })
 			r, c, other, events := startLockers(t, less...)
 			for range 4 {
-				l := r.acquire(other, "k", &holdfast.AcquireOptions{TTL: long})
+				l := r.acquire(other, "k", &holdfast.AcquireOptions{TTL: longTTL})
 				time.AfterFunc(150*time.Millisecond, func() { l.Release(context.Background()) })
-				r.release(r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long}))
+				r.release(r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL}))
 			}
 			r.checkCleared()
-			told := takeChanges(events)
+			told := eventsOfChanges(events)
 			if len(told) != 1 || told[0].State != driver.NodePolling || told[0].Err == nil {
 				t.Errorf("node events %+v, want one that says polling", told)
 			}
@@ -216,7 +216,7 @@ func TestStoppedFirstWaiterDelaysOthersBriefly(t *testing.T) {
 			t.Logf("it cost %v", took)
 			// A lock whose next holder does not answer waits for the end of the hand-over, and then for a
 			// waiter to ask. The rest is for a busy machine.
-			if most := time.Duration(quorum.HandOver(int64(10*time.Second))) + fallback + 5*time.Second; took > most {
+			if most := time.Duration(quorum.HandOver(int64(10*time.Second))) + maxWaiterRest + 5*time.Second; took > most {
 				t.Errorf("it cost %v, want %v at most", took, most)
 			}
 			if c.name != "stopped" {
@@ -241,7 +241,7 @@ func TestStoppedFirstWaiterDelaysOthersBriefly(t *testing.T) {
 func (r *rig) startWaiting(c *holdfast.Client) <-chan error {
 	done := make(chan error, 1)
 	go func() {
-		l, err := c.Acquire(r.contextInTime(), "k", &holdfast.AcquireOptions{TTL: long})
+		l, err := c.Acquire(r.contextInTime(), "k", &holdfast.AcquireOptions{TTL: longTTL})
 		if err == nil {
 			err = l.Release(context.Background())
 		}
@@ -253,7 +253,7 @@ func (r *rig) startWaiting(c *holdfast.Client) <-chan error {
 func TestWaitSurvivesDeathOfNode(t *testing.T) {
 	r := startRig(t, 3)
 	holder, c := r.newClient(), r.newClient()
-	l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
+	l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: longTTL})
 	done := r.startWaiting(c)
 	r.awaitWaiters(holder, "k", 1)
 	r.servers[0].Kill()
@@ -265,7 +265,7 @@ func TestWaitSurvivesDeathOfNode(t *testing.T) {
 	if err := r.servers[0].Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	l = r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
+	l = r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: longTTL})
 	done = r.startWaiting(c)
 	r.awaitWaiters(holder, "k", 1)
 	// The node comes back empty. A second empty node could end the lease: the waiter may have acquired the
@@ -273,7 +273,7 @@ func TestWaitSurvivesDeathOfNode(t *testing.T) {
 	if err := r.servers[0].Wipe(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.eventually("a renewal", func() bool { return l.Extend(t.Context(), long) == nil })
+	r.eventually("a renewal", func() bool { return l.Extend(t.Context(), longTTL) == nil })
 	r.release(l)
 	if err := <-done; err != nil {
 		t.Errorf("with a restarted node: %v", err)
@@ -284,7 +284,7 @@ func TestWaitSurvivesDeathOfNode(t *testing.T) {
 func TestWaitSurvivesRestartOfSingleRedis(t *testing.T) {
 	r := startWith(t, &redisproc.Options{AppendOnly: "always"})
 	holder, c := r.newClient(), r.newClient()
-	l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
+	l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: longTTL})
 	done := r.startWaiting(c)
 	r.awaitWaiters(holder, "k", 1)
 	r.servers[0].Kill()
@@ -311,13 +311,13 @@ func TestExpiredLockGoesToFirstWaiter(t *testing.T) {
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
 			r := startRig(t, nodes)
 			gone, newcomer := r.newClient(), r.newClient()
-			r.acquire(gone, "k", &holdfast.AcquireOptions{TTL: long})
+			r.acquire(gone, "k", &holdfast.AcquireOptions{TTL: longTTL})
 			order := make(chan int, 5)
 			var all sync.WaitGroup
 			for i := range cap(order) {
 				c := r.newClient()
 				all.Go(func() {
-					l, err := c.Acquire(r.contextInTime(), "k", &holdfast.AcquireOptions{TTL: long})
+					l, err := c.Acquire(r.contextInTime(), "k", &holdfast.AcquireOptions{TTL: longTTL})
 					if err != nil {
 						t.Errorf("waiter %d: %v", i, err)
 						return

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/link"
 )
 
-// deafPause is the time between attempts to subscribe without the permission for it.
-const deafPause = time.Minute
+// resubscribePause is the time between attempts to subscribe without the permission for it.
+const resubscribePause = time.Minute
 
 // Subscribe implements engine.Node. It subscribes to the client's channel on the node, over the connection
 // that also carries the requests, so that a break affects both. Messages between a break and the next

@@ -56,9 +56,9 @@ func TestConformanceOverTwoRedisSets(t *testing.T) {
 				return nil, err
 			}
 			return struct {
-				*seen
+				*homeOnlyDriver
 				driver.Queuer
-			}{&seen{d, d}, d}, nil
+			}{&homeOnlyDriver{d, d}, d}, nil
 		}}
 	}})
 }

@@ -227,8 +227,8 @@ func runTogether(n int, fn func(i int)) {
 	all.Wait()
 }
 
-// renewals are the grants that one set renews.
-type renewals struct {
+// setRenewals are the grants that one set renews.
+type setRenewals struct {
 	set    *set
 	grants []driver.Grant
 	at     []int // indexes of the grants in the caller's list
@@ -237,13 +237,13 @@ type renewals struct {
 // Renew implements driver.Driver. All sets renew their grants concurrently. A set that does not answer delays
 // the results of the others by at most a third of the available time.
 func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
-	var sets []*renewals
-	by := make(map[*set]*renewals)
+	var sets []*setRenewals
+	by := make(map[*set]*setRenewals)
 	for i, g := range grants {
 		s := d.homeOf(g.Key)
 		r := by[s]
 		if r == nil {
-			r = &renewals{set: s}
+			r = &setRenewals{set: s}
 			by[s], sets = r, append(sets, r)
 		}
 		r.grants, r.at = append(r.grants, g), append(r.at, i)

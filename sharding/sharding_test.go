@@ -39,12 +39,12 @@ func (s *service) openDriver() (driver.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &seen{d, d}, nil
+	return &homeOnlyDriver{d, d}, nil
 }
 
-// seen is a driver that shows only the nodes of the home of "k". It has every interface that sets in memory
+// homeOnlyDriver is a driver that shows only the nodes of the home of "k". It has every interface that sets in memory
 // have, because the suite expects of a driver that its interfaces work.
-type seen struct {
+type homeOnlyDriver struct {
 	abilities
 	drv *sharding.Driver
 }
@@ -59,13 +59,15 @@ type abilities interface {
 	driver.Notifier
 }
 
-func (s *seen) Nodes() []driver.NodeEvent {
+func (s *homeOnlyDriver) Nodes() []driver.NodeEvent {
 	return slices.DeleteFunc(s.drv.Nodes(), func(e driver.NodeEvent) bool { return !s.hasNode(e.Node) })
 }
 
-func (s *seen) hasNode(node string) bool { return strings.HasPrefix(node, s.drv.Home("k")+"/") }
+func (s *homeOnlyDriver) hasNode(node string) bool {
+	return strings.HasPrefix(node, s.drv.Home("k")+"/")
+}
 
-func (s *seen) Inspect(ctx context.Context, key string) (driver.Status, error) {
+func (s *homeOnlyDriver) Inspect(ctx context.Context, key string) (driver.Status, error) {
 	st, err := s.drv.Inspect(ctx, key)
 	st.Nodes = slices.DeleteFunc(st.Nodes, func(n driver.NodeView) bool { return !s.hasNode(n.Node) })
 	return st, err
@@ -156,7 +158,7 @@ func (s *service) newDriver(t *testing.T) *sharding.Driver {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { d.Close() })
-	return d.(*seen).drv
+	return d.(*homeOnlyDriver).drv
 }
 
 func TestNamesAreSpreadEvenly(t *testing.T) {
@@ -240,21 +242,21 @@ func TestFailedNewClosesDrivers(t *testing.T) {
 	}
 }
 
-// bounded is a driver with other limits.
-type bounded struct {
+// limitedDriver is a driver with other limits.
+type limitedDriver struct {
 	*template.Driver
 	limits driver.Limits
 }
 
-func (b bounded) Limits() driver.Limits { return b.limits }
+func (b limitedDriver) Limits() driver.Limits { return b.limits }
 
 func TestLimitsHoldForAllSets(t *testing.T) {
 	t.Parallel()
 	d, err := sharding.New([]sharding.Set{
-		{Name: "a", Driver: bounded{template.New(), driver.Limits{
+		{Name: "a", Driver: limitedDriver{template.New(), driver.Limits{
 			MinTTL: time.Second, MaxTTL: time.Minute, Granularity: 400 * time.Millisecond, Token: true, Order: true, MinHold: true, Nodes: 3,
 		}}},
-		{Name: "b", Driver: bounded{template.New(), driver.Limits{
+		{Name: "b", Driver: limitedDriver{template.New(), driver.Limits{
 			MinTTL: 2 * time.Second, Granularity: 600 * time.Millisecond, Token: true, Order: true, Nodes: 1,
 		}}},
 	}, nil)

@@ -58,7 +58,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		owner:  d.client + "." + strconv.FormatInt(d.claims.Add(1), 36), // no other claim ever has it [Owner]
 		holder: req.Holder, since: time.Now(), wake: make(chan struct{}, 1),
 	}
-	defer d.service.withLock(req.Key, func(l *lock) { l.leave(c) }) // whatever ends the wait [Nothing stays]
+	defer d.service.withLock(req.Key, func(l *lock) { l.removeWaiter(c) }) // whatever ends the wait [Nothing stays]
 	var held *driver.HeldError
 	for {
 		switch { // with the last obstacle, if it is known [End]
@@ -70,7 +70,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 			return driver.Grant{}, ctx.Err()
 		}
 		sent, first := time.Now(), held == nil
-		d.service.withLock(req.Key, func(l *lock) { held = l.take(c, req) })
+		d.service.withLock(req.Key, func(l *lock) { held = l.takeFor(c, req) })
 		switch {
 		case held == nil:
 			return driver.Grant{Key: req.Key, Owner: c.owner, Token: c.token, TTL: req.TTL, TrustedUntil: trustedUntil(sent, req.TTL)}, nil
@@ -229,9 +229,9 @@ func (s *service) withHeldLock(g driver.Grant, do func(*lock)) error {
 	return err
 }
 
-// take gives the lock to c if it is free and no other claim is ahead of c [Order]. Otherwise it returns the
+// takeFor gives the lock to c if it is free and no other claim is ahead of c [Order]. Otherwise it returns the
 // holder or claim that is ahead, and c joins the queue if it waits.
-func (l *lock) take(c *claim, req driver.Request) *driver.HeldError {
+func (l *lock) takeFor(c *claim, req driver.Request) *driver.HeldError {
 	place := slices.Index(l.queue, c)
 	if place < 0 {
 		place = len(l.queue)
@@ -253,7 +253,7 @@ func (l *lock) take(c *claim, req driver.Request) *driver.HeldError {
 	}
 }
 
-// leave removes c from the queue, after it got the lock or gave up.
-func (l *lock) leave(c *claim) {
+// removeWaiter removes c from the queue, after it got the lock or gave up.
+func (l *lock) removeWaiter(c *claim) {
 	l.queue = slices.DeleteFunc(l.queue, func(w *claim) bool { return w == c })
 }

@@ -51,15 +51,15 @@ func TestConformanceInRealTime(t *testing.T) {
 // The service has none of the optional abilities.
 func TestConformanceOfPlainService(t *testing.T) {
 	t.Parallel()
-	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service { return newPlain(t).lockService() }})
+	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service { return newPlainService(t).lockService() }})
 }
 
 var errDown = errors.New("connection refused")
 
-// plain is a service with few abilities: TTLs are whole seconds and at least 2 s, and there are no tokens, no
+// plainService is a service with few abilities: TTLs are whole seconds and at least 2 s, and there are no tokens, no
 // order, no MinHold, no change of TTL, no nodes and no wake-ups: waiters ask again. It can be down, slow, or
 // cut off from one client.
-type plain struct {
+type plainService struct {
 	testing.TB
 	root *template.Driver
 
@@ -68,13 +68,13 @@ type plain struct {
 	delay time.Duration
 }
 
-func newPlain(t testing.TB) *plain { return &plain{TB: t, root: template.New()} }
+func newPlainService(t testing.TB) *plainService { return &plainService{TB: t, root: template.New()} }
 
-func (p *plain) newDriver() *plainDriver {
-	return &plainDriver{plain: p, client: p.root.Peer(), closed: make(chan struct{})}
+func (p *plainService) newDriver() *plainDriver {
+	return &plainDriver{plainService: p, client: p.root.Peer(), closed: make(chan struct{})}
 }
 
-func (p *plain) lockService() locktest.Service {
+func (p *plainService) lockService() locktest.Service {
 	stop := func(down bool) { p.mu.Lock(); defer p.mu.Unlock(); p.down = down }
 	cut := func(cut bool) func(driver.Driver) {
 		return func(d driver.Driver) { p.mu.Lock(); defer p.mu.Unlock(); d.(*plainDriver).cut = cut }
@@ -90,7 +90,7 @@ func (p *plain) lockService() locktest.Service {
 
 // plainDriver is a driver without the optional interfaces.
 type plainDriver struct {
-	*plain
+	*plainService
 	client *template.Driver
 	cut    bool // guarded by plain.mu
 
@@ -194,10 +194,10 @@ func (d *plainDriver) Close() error {
 }
 
 // inBubble runs a test in a bubble, with a client of a plain service.
-func inBubble(t *testing.T, test func(t *testing.T, p *plain, c *holdfast.Client)) {
+func inBubble(t *testing.T, test func(t *testing.T, p *plainService, c *holdfast.Client)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlain(t)
+		p := newPlainService(t)
 		c, err := holdfast.New(p.newDriver(), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -208,7 +208,7 @@ func inBubble(t *testing.T, test func(t *testing.T, p *plain, c *holdfast.Client
 }
 
 func TestUnsupportedErrorNamesMissingAbility(t *testing.T) {
-	inBubble(t, func(t *testing.T, _ *plain, c *holdfast.Client) {
+	inBubble(t, func(t *testing.T, _ *plainService, c *holdfast.Client) {
 		acquire := func(o holdfast.AcquireOptions) error {
 			l, err := c.TryAcquire(t.Context(), "k", &o)
 			if err == nil {
@@ -251,7 +251,7 @@ func TestUnsupportedErrorNamesMissingAbility(t *testing.T) {
 func TestDefaultTTLRespectsMinimum(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c, err := holdfast.New(slow{newPlain(t).newDriver()}, nil)
+		c, err := holdfast.New(highMinTTLDriver{newPlainService(t).newDriver()}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -270,34 +270,34 @@ func TestDefaultTTLRespectsMinimum(t *testing.T) {
 func TestConformanceOfOneTTL(t *testing.T) {
 	t.Parallel()
 	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service {
-		p := newPlain(t)
+		p := newPlainService(t)
 		s := p.lockService()
-		s.Open = func() (driver.Driver, error) { return fixed{p.newDriver()}, nil }
+		s.Open = func() (driver.Driver, error) { return oneTTLDriver{p.newDriver()}, nil }
 		s.Cut, s.Mend = nil, nil // they need a plainDriver
 		return s
 	}})
 }
 
-// fixed is a driver with a single TTL.
-type fixed struct{ *plainDriver }
+// oneTTLDriver is a driver with a single TTL.
+type oneTTLDriver struct{ *plainDriver }
 
-func (f fixed) Limits() driver.Limits {
+func (f oneTTLDriver) Limits() driver.Limits {
 	l := f.plainDriver.Limits()
 	l.MinTTL, l.MaxTTL = 10*time.Second, 10*time.Second
 	return l
 }
 
-// slow is a driver with a MinTTL above the default TTL.
-type slow struct{ *plainDriver }
+// highMinTTLDriver is a driver with a MinTTL above the default TTL.
+type highMinTTLDriver struct{ *plainDriver }
 
-func (s slow) Limits() driver.Limits {
+func (s highMinTTLDriver) Limits() driver.Limits {
 	l := s.plainDriver.Limits()
 	l.MinTTL = 30 * time.Second
 	return l
 }
 
 func TestLeaseWithoutTokenPassesNoGuard(t *testing.T) {
-	inBubble(t, func(t *testing.T, _ *plain, c *holdfast.Client) {
+	inBubble(t, func(t *testing.T, _ *plainService, c *holdfast.Client) {
 		l, err := c.Acquire(t.Context(), "k", nil)
 		if err != nil {
 			t.Fatal(err)
@@ -313,10 +313,10 @@ func TestLeaseWithoutTokenPassesNoGuard(t *testing.T) {
 	})
 }
 
-// passing is a driver without tokens whose grants the client may pass on.
-type passing struct{ *plainDriver }
+// handOverDriver is a driver without tokens whose grants the client may pass on.
+type handOverDriver struct{ *plainDriver }
 
-func (p passing) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+func (p handOverDriver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
 	g, err := p.plainDriver.Acquire(ctx, req)
 	g.Block = 8
 	return g, err
@@ -326,7 +326,7 @@ func TestGrantWithoutTokensIsPassedOn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		passed := 0
-		c, err := holdfast.New(passing{newPlain(t).newDriver()}, &holdfast.Options{Hooks: holdfast.Hooks{
+		c, err := holdfast.New(handOverDriver{newPlainService(t).newDriver()}, &holdfast.Options{Hooks: holdfast.Hooks{
 			Acquired: func(e holdfast.AcquiredEvent) {
 				if e.HandOver {
 					passed++

@@ -226,13 +226,13 @@ func TestAbortedWriteKeepsConnection(t *testing.T) {
 	}
 }
 
-// silent is a connection that neither sends nor receives once it is dead.
-type silent struct {
+// deadConn is a connection that neither sends nor receives once it is dead.
+type deadConn struct {
 	net.Conn
 	dead atomic.Bool
 }
 
-func (s *silent) Write(p []byte) (int, error) {
+func (s *deadConn) Write(p []byte) (int, error) {
 	if s.dead.Load() {
 		return len(p), nil
 	}
@@ -243,11 +243,11 @@ func (s *silent) Write(p []byte) (int, error) {
 func TestWriteOnDeadConnectionEnds(t *testing.T) {
 	shared, f := openFence(t)
 	config := shared.Config()
-	var first atomic.Pointer[silent]
+	var first atomic.Pointer[deadConn]
 	config.MaxConns = 1
 	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		c, err := new(net.Dialer).DialContext(ctx, network, addr)
-		conn := &silent{Conn: c}
+		conn := &deadConn{Conn: c}
 		first.CompareAndSwap(nil, conn)
 		return conn, err
 	}

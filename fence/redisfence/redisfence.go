@@ -37,9 +37,9 @@ import (
 )
 
 const (
-	prefix = wire.Companion + "guard:"
-	// refused begins the error reply to a stale token, before the highest token.
-	refused = "STALE "
+	guardPrefix = wire.Companion + "guard:"
+	// staleReply begins the error reply to a stale token, before the highest token.
+	staleReply = "STALE "
 )
 
 //go:embed guard.lua
@@ -120,7 +120,7 @@ func (s *Store) runGuarded(ctx context.Context, script, guard string, token hold
 	if err == nil {
 		return reply, nil
 	}
-	if number, ok := strings.CutPrefix(err.Error(), refused); ok {
+	if number, ok := strings.CutPrefix(err.Error(), staleReply); ok {
 		if highest, err := strconv.ParseInt(number, 10, 64); err == nil {
 			return nil, &fence.StaleError{Key: guard, Token: token, Highest: holdfast.Token(highest)}
 		}
@@ -161,7 +161,7 @@ func (s *Store) Forget(ctx context.Context, guard string) error {
 }
 
 // serverKey returns the server's key for guard.
-func serverKey(guard string) string { return prefix + wire.Tagged(guard) }
+func serverKey(guard string) string { return guardPrefix + wire.Tagged(guard) }
 
 func guardError(guard string, err error) error {
 	return fmt.Errorf("redisfence: guard %q: %w", guard, err)

@@ -33,9 +33,9 @@ type Attempt struct {
 	turn bool // Turn was read, and no request was sent since
 }
 
-// mostPasses bounds how often a request that does not wait asks again while the database keeps a free lock for
+// maxKeptRetries bounds how often a request that does not wait asks again while the database keeps a free lock for
 // a waiter. With ShortPause in between, that is longer than any database keeps one.
-const mostPasses = 15
+const maxKeptRetries = 15
 
 // Run asks until the lock is granted, a lasting error occurs, the caller leaves, or the driver is closed. A
 // request that does not wait asks once. It asks again for a moment while nobody holds the lock and the
@@ -51,14 +51,14 @@ func (a *Attempt) Run(ctx context.Context) (driver.Grant, error) {
 		if over := wait.Over(ctx, a.Calls); over != nil { // the driver releases a grant that came too late
 			return driver.Grant{}, over
 		}
-		once := a.Request.NoWait && !(isUnclaimed(err) && tries < mostPasses)
+		once := a.Request.NoWait && !(isUnclaimed(err) && tries < maxKeptRetries)
 		if err == nil || once || Lasts(err) || errors.Is(err, driver.ErrLost) {
 			return g, err
 		}
 		if !errors.Is(err, ErrAgain) { // otherwise the obstacle is unknown
 			wait.Note(err)
 		}
-		a.pause(ctx, err, tries)
+		a.awaitRetry(ctx, err, tries)
 	}
 }
 
@@ -98,8 +98,8 @@ func (a *Attempt) askService(caller context.Context) (g driver.Grant, err error)
 	return g, err
 }
 
-// pause waits until the next request.
-func (a *Attempt) pause(ctx context.Context, obstacle error, tries int) {
+// awaitRetry waits until the next request.
+func (a *Attempt) awaitRetry(ctx context.Context, obstacle error, tries int) {
 	limit, again := a.Pause(obstacle, tries)
 	timer := time.NewTimer(Jitter(limit))
 	defer timer.Stop()

@@ -17,7 +17,7 @@ type Set struct {
 func Sets(backend string) (all []Set, err error) {
 	items := strings.Fields(backend)
 	for i, item := range items {
-		name, u, named := cutName(item)
+		name, u, named := splitName(item)
 		if len(items) == 1 && schemeOf(u) == "" {
 			return nil, invalidError("the backend is not a URL; write what it is before the host, as in redis://localhost:6379")
 		}
@@ -40,8 +40,8 @@ func Sets(backend string) (all []Set, err error) {
 	return all, nil
 }
 
-// cutName splits NAME=URL.
-func cutName(item string) (name, u string, named bool) {
+// splitName splits NAME=URL.
+func splitName(item string) (name, u string, named bool) {
 	scheme, _, _ := strings.Cut(item, ":")
 	name, _, named = strings.Cut(scheme, "=")
 	if !named {
@@ -64,7 +64,7 @@ func schemeOf(u string) string {
 // Schemes returns the schemes of a backend's URLs. Schemes are not secret.
 func Schemes(backend string) (all []string) {
 	for item := range strings.FieldsSeq(backend) {
-		_, u, _ := cutName(item)
+		_, u, _ := splitName(item)
 		if scheme := schemeOf(u); scheme != "" && !strings.ContainsFunc(scheme, func(r rune) bool { return r != '+' && !unicode.IsLower(r) }) {
 			all = append(all, scheme)
 		}
@@ -72,8 +72,8 @@ func Schemes(backend string) (all []string) {
 	return slices.Compact(all)
 }
 
-// hidden is shown in place of a secret.
-const hidden = "***"
+// passwordMask is shown in place of a secret.
+const passwordMask = "***"
 
 // Mask returns text, which may be a backend, and hides each part that is a password or may belong to one.
 func Mask(text string) string {
@@ -98,7 +98,7 @@ func Mask(text string) string {
 			if ok { // the next URL may be part of a password
 				b.WriteString(scheme + "://")
 			}
-			b.WriteString(hidden + "@" + maskParameters(rest[at+1:]))
+			b.WriteString(passwordMask + "@" + maskParameters(rest[at+1:]))
 			break
 		}
 		b.WriteString(maskItem(item))
@@ -107,13 +107,13 @@ func Mask(text string) string {
 	return b.String()
 }
 
-// harmless matches a parameter, which is no password unless its name suggests one.
-var harmless = regexp.MustCompile(`[?&][A-Za-z0-9_-]+=[^&@\s]*`)
+// harmlessParameter matches a parameter, which is no password unless its name suggests one.
+var harmlessParameter = regexp.MustCompile(`[?&][A-Za-z0-9_-]+=[^&@\s]*`)
 
 // HasPassword reports whether text may contain a password. Unlike Mask it ignores the values of unknown
 // parameters, which Mask hides in case a name is misspelt.
 func HasPassword(text string) bool {
-	text = harmless.ReplaceAllStringFunc(text, func(parameter string) string {
+	text = harmlessParameter.ReplaceAllStringFunc(text, func(parameter string) string {
 		if secretWord.MatchString(parameter) && !slices.Contains(shownParameters, strings.ToLower(strings.Trim(strings.SplitN(parameter, "=", 2)[0], "?&"))) {
 			return parameter
 		}
@@ -135,9 +135,9 @@ func maskItem(item string) string {
 	user, _, secret := strings.Cut(rest[:max(at, 0)], ":")
 	switch {
 	case at > end, strings.ContainsAny(rest[:max(at, 0)], ",@"): // the end of the password is ambiguous
-		rest = hidden + rest[at:]
+		rest = passwordMask + rest[at:]
 	case secret:
-		rest = user + ":" + hidden + rest[at:]
+		rest = user + ":" + passwordMask + rest[at:]
 	}
 	return scheme + "://" + maskParameters(rest)
 }
@@ -150,7 +150,7 @@ func maskWords(text string) string {
 	if at := strings.LastIndex(text, "@"); at >= 0 {
 		if colon := strings.Index(text[:at], ":"); colon >= 0 {
 			begin := strings.LastIndexFunc(text[:colon], unicode.IsSpace) + 1
-			text = text[:begin] + hidden + text[at:]
+			text = text[:begin] + passwordMask + text[at:]
 		}
 	}
 	return maskAssigned(text)
@@ -162,7 +162,7 @@ func maskAssigned(text string) string {
 		if strings.HasSuffix(strings.ToLower(strings.TrimSpace(name)), "file") {
 			return word
 		}
-		return name + "=" + value[:len(value)-len(strings.TrimLeftFunc(value, unicode.IsSpace))] + hidden
+		return name + "=" + value[:len(value)-len(strings.TrimLeftFunc(value, unicode.IsSpace))] + passwordMask
 	})
 }
 
@@ -206,7 +206,7 @@ func maskParameters(text string) string {
 			if strings.HasSuffix(value, "&") {
 				end = "&"
 			}
-			piece = piece[:begin] + name + hidden + end
+			piece = piece[:begin] + name + passwordMask + end
 		}
 		b.WriteString(piece)
 	}

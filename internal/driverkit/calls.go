@@ -155,8 +155,8 @@ func (c *Calls) Finish(ctx context.Context, s *States, l *Lane, fn func(begun fu
 			late.Reset(pace.LastWords())
 			continue
 		case <-late.C:
-			if waits != nil && l.silence() < pace.ReleaseTime() {
-				late.Reset(pace.ReleaseTime() - l.silence())
+			if waits != nil && l.silentTime() < pace.ReleaseTime() {
+				late.Reset(pace.ReleaseTime() - l.silentTime())
 				continue
 			}
 		}

@@ -134,7 +134,7 @@ func (n *Notes) Transport(conn net.Conn, password bool, config *tls.Config) {
 	if config != nil && config.Time != nil {
 		now = config.Time()
 	}
-	whose, cert := firstToEnd(secure.ConnectionState())
+	whose, cert := firstToExpire(secure.ConnectionState())
 	ending := n.warnIfEnding(whose, cert, now)
 	if mine := clientCertificate(config); mine != nil && n.warnIfEnding("the client certificate", mine, now) {
 		ending = true
@@ -162,8 +162,8 @@ func roughDuration(d time.Duration) string {
 	return fmt.Sprintf("%.0f days", d.Hours()/24)
 }
 
-// firstToEnd returns the certificate of the other end, or of its authority if the authority's expires sooner.
-func firstToEnd(state tls.ConnectionState) (whose string, first *x509.Certificate) {
+// firstToExpire returns the certificate of the other end, or of its authority if the authority's expires sooner.
+func firstToExpire(state tls.ConnectionState) (whose string, first *x509.Certificate) {
 	for _, chain := range state.VerifiedChains {
 		least := slices.MinFunc(chain, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
 		if first == nil || least.NotAfter.After(first.NotAfter) {

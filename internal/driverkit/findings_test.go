@@ -123,18 +123,18 @@ func TestEveryCheckIsListed(t *testing.T) {
 	}
 }
 
-// far is a connection whose other end has the given address.
-type far struct {
+// farConn is a connection whose other end has the given address.
+type farConn struct {
 	net.Conn
 	addr net.Addr
 }
 
-func (f far) RemoteAddr() net.Addr { return f.addr }
+func (f farConn) RemoteAddr() net.Addr { return f.addr }
 
 func connTo(addr string) net.Conn {
 	tcp, err := net.ResolveTCPAddr("tcp", addr)
 	if err != nil {
 		panic(err)
 	}
-	return far{addr: tcp}
+	return farConn{addr: tcp}
 }

@@ -90,19 +90,19 @@ func (l *Lane) awaitTurn(ctx context.Context, rank Rank, skip <-chan struct{}) (
 	return false, err
 }
 
-// crowd is the error of a request whose turn has not come.
-type crowd struct{ error }
+// noTurnError is the error of a request whose turn has not come.
+type noTurnError struct{ error }
 
-func (c crowd) Unwrap() error { return c.error }
+func (c noTurnError) Unwrap() error { return c.error }
 
 // crowdedError returns the reason why a request got no turn: nodes that do not answer, or else the other
 // requests.
 func (l *Lane) crowdedError() error {
 	if down := l.states.downError(); down != nil {
-		return crowd{down}
+		return noTurnError{down}
 	}
-	return crowd{l.states.Unavailable(fmt.Errorf("requests of this client that wait for their turn: %d", l.line.Load(0).Waiting))}
+	return noTurnError{l.states.Unavailable(fmt.Errorf("requests of this client that wait for their turn: %d", l.line.Load(0).Waiting))}
 }
 
-// silence returns the time since the last answer to any request, while requests wait.
-func (l *Lane) silence() time.Duration { return l.line.Load(l.clock.Now()).Silence }
+// silentTime returns the time since the last answer to any request, while requests wait.
+func (l *Lane) silentTime() time.Duration { return l.line.Load(l.clock.Now()).Silence }

@@ -35,12 +35,12 @@ func WithObstacle(err, last error) error {
 	if !over || last == nil || ObstacleIn(err) != nil {
 		return err
 	}
-	return &ended{err, last}
+	return &endedWait{err, last}
 }
 
-// ended joins the error of a context and the last obstacle. It formats its text when it is read, because
+// endedWait joins the error of a context and the last obstacle. It formats its text when it is read, because
 // drivers add the description of the holder later.
-type ended struct{ end, last error }
+type endedWait struct{ end, last error }
 
-func (e *ended) Error() string   { return e.end.Error() + ": " + e.last.Error() }
-func (e *ended) Unwrap() []error { return []error{e.end, e.last} }
+func (e *endedWait) Error() string   { return e.end.Error() + ": " + e.last.Error() }
+func (e *endedWait) Unwrap() []error { return []error{e.end, e.last} }

@@ -11,29 +11,29 @@ import (
 )
 
 var (
-	held = &driver.HeldError{Owner: "x"}
-	down = &driver.UnavailableError{Err: errors.New("silent")}
+	heldError = &driver.HeldError{Owner: "x"}
+	downError = &driver.UnavailableError{Err: errors.New("silent")}
 )
 
 func TestEndedWaitNamesObstacleOnce(t *testing.T) {
 	t.Parallel()
-	named := fmt.Errorf("%w: %w", context.Canceled, down)
+	named := fmt.Errorf("%w: %w", context.Canceled, downError)
 	for _, c := range []struct {
 		err, last error
 		want      string
 	}{
 		{context.Canceled, nil, "context canceled"},
-		{context.Canceled, held, `context canceled: held by "x"`},
-		{context.DeadlineExceeded, down, "context deadline exceeded: silent"},
-		{named, held, "context canceled: silent"},
-		{driver.ErrClosed, held, "client is closed"},
+		{context.Canceled, heldError, `context canceled: held by "x"`},
+		{context.DeadlineExceeded, downError, "context deadline exceeded: silent"},
+		{named, heldError, "context canceled: silent"},
+		{driver.ErrClosed, heldError, "client is closed"},
 	} {
 		if got := driverkit.WithObstacle(c.err, c.last); got.Error() != c.want || !errors.Is(got, c.err) {
 			t.Errorf("With(%v, %v) = %v, want %q", c.err, c.last, got, c.want)
 		}
 	}
-	if err := driverkit.WithObstacle(nil, held); err != nil {
-		t.Errorf("With(nil, %v) = %v: the wait is not over", held, err)
+	if err := driverkit.WithObstacle(nil, heldError); err != nil {
+		t.Errorf("With(nil, %v) = %v: the wait is not over", heldError, err)
 	}
 }
 
@@ -53,7 +53,7 @@ func TestSameKindOfObstacleIsNoChange(t *testing.T) {
 	for _, c := range []struct {
 		last, now error
 		want      bool
-	}{{nil, held, true}, {nil, down, true}, {held, held, false}, {down, down, false}, {held, down, true}, {down, held, true}} {
+	}{{nil, heldError, true}, {nil, downError, true}, {heldError, heldError, false}, {downError, downError, false}, {heldError, downError, true}, {downError, heldError, true}} {
 		if got := driverkit.ObstacleChanged(c.last, c.now); got != c.want {
 			t.Errorf("Changes(%v, %v) = %v", c.last, c.now, got)
 		}
@@ -62,7 +62,7 @@ func TestSameKindOfObstacleIsNoChange(t *testing.T) {
 
 func TestObstacleIsFoundInError(t *testing.T) {
 	t.Parallel()
-	for _, want := range []error{held, down} {
+	for _, want := range []error{heldError, downError} {
 		if got := driverkit.ObstacleIn(fmt.Errorf("set a: %w", want)); !errors.Is(got, want) {
 			t.Errorf("In() = %v, want %v", got, want)
 		}

@@ -12,24 +12,24 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
-var secure = driverkit.Grammar{Usual: []string{"rediss"}, Schemes: map[string]driverkit.Scheme{"rediss": {Example: "rediss://host", Port: "6379", TLS: true}}}
+var tlsGrammar = driverkit.Grammar{Usual: []string{"rediss"}, Schemes: map[string]driverkit.Scheme{"rediss": {Example: "rediss://host", Port: "6379", TLS: true}}}
 
-// files are a certificate and its key, which the test can replace.
-type files struct {
+// certFiles are a certificate and its key, which the test can replace.
+type certFiles struct {
 	t         *testing.T
 	cert, key string
 	made      *redisproc.Certificate
 }
 
-func newFiles(t *testing.T) *files {
+func newFiles(t *testing.T) *certFiles {
 	dir := t.TempDir()
-	f := &files{t: t, cert: filepath.Join(dir, "cert.pem"), key: filepath.Join(dir, "key.pem")}
+	f := &certFiles{t: t, cert: filepath.Join(dir, "cert.pem"), key: filepath.Join(dir, "key.pem")}
 	f.replace(func(*x509.Certificate) {})
 	return f
 }
 
 // replace replaces the certificate and its key.
-func (f *files) replace(like func(*x509.Certificate)) {
+func (f *certFiles) replace(like func(*x509.Certificate)) {
 	f.t.Helper()
 	var err error
 	if f.made, err = redisproc.NewCertificateLike(f.t.TempDir(), like); err != nil {
@@ -39,7 +39,7 @@ func (f *files) replace(like func(*x509.Certificate)) {
 	f.copyFile(f.made.Key, f.key)
 }
 
-func (f *files) copyFile(from, to string) {
+func (f *certFiles) copyFile(from, to string) {
 	f.t.Helper()
 	text, err := os.ReadFile(from)
 	if err == nil {
@@ -51,7 +51,7 @@ func (f *files) copyFile(from, to string) {
 }
 
 // serverConfig returns a server's configuration with the present files.
-func (f *files) serverConfig() *tls.Config {
+func (f *certFiles) serverConfig() *tls.Config {
 	f.t.Helper()
 	config, err := f.made.Client()
 	if err != nil {
@@ -60,9 +60,9 @@ func (f *files) serverConfig() *tls.Config {
 	return config
 }
 
-func (f *files) openURL(parameters string) (*driverkit.URL, *tls.Config) {
+func (f *certFiles) openURL(parameters string) (*driverkit.URL, *tls.Config) {
 	f.t.Helper()
-	u, err := secure.Parse("rediss://host/?" + parameters)
+	u, err := tlsGrammar.Parse("rediss://host/?" + parameters)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -193,7 +193,7 @@ func TestNewAuthoritiesReplaceOldOnes(t *testing.T) {
 // The caller's configuration stays unchanged.
 func TestURLsWithoutFilesKeepTLSConfig(t *testing.T) {
 	t.Parallel()
-	u, err := secure.Parse("rediss://host/")
+	u, err := tlsGrammar.Parse("rediss://host/")
 	if err != nil {
 		t.Fatal(err)
 	}

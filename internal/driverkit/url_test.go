@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-var small = Grammar{
+var testGrammar = Grammar{
 	Schemes: map[string]Scheme{
 		"ab": {Example: "ab://h:1/path", Port: "1"}, "abs": {Example: "abs://h:1/path", Port: "1", TLS: true},
 		"one": {Example: "one://h:1", Port: "1", Several: "write ab://"}, "unix": {Example: "unix:///run/s", Socket: true},
@@ -30,7 +30,7 @@ func TestURLParametersAreReadOrRejected(t *testing.T) {
 		"one://u@h":        {Hosts: []string{"h:1"}, Username: "u"},
 		"unix://:p@/a%20b": {Path: "/a b", RawPath: "a%20b", Password: "p"},
 	} {
-		got, err := small.Parse(text)
+		got, err := testGrammar.Parse(text)
 		if err == nil {
 			want.Scheme, _, _ = strings.Cut(strings.TrimSpace(text), "://")
 			if want.Parameters == nil {
@@ -65,7 +65,7 @@ func TestURLParametersAreReadOrRejected(t *testing.T) {
 		"ab://h?password=a&h1dden":    "parameter 2 of 2 after ? is not known; known are prefix, password, tls",
 		"ab://h?password=a&h1dden%zz": "parameter 2 of 2 after ? cannot be read",
 	} {
-		if u, err := small.Parse(text); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), mend) || strings.Contains(err.Error(), "h1dden") {
+		if u, err := testGrammar.Parse(text); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), mend) || strings.Contains(err.Error(), "h1dden") {
 			t.Errorf("%q: %+v, %v, want ErrInvalid with %q", text, u, err, mend)
 		}
 	}
@@ -175,7 +175,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		u, err := small.Parse(text)
+		u, err := testGrammar.Parse(text)
 		if err == nil {
 			for _, host := range u.Hosts {
 				if at := strings.LastIndex(host, ":"); at <= 0 || at == len(host)-1 {

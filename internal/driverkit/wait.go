@@ -28,7 +28,7 @@ func (w *Wait) Note(err error) {
 // Leave records err if it comes from a Lane in which the wait has ended, and there was no other obstacle
 // before.
 func (w *Wait) Leave(err error) {
-	if _, crowd := errors.AsType[crowd](err); crowd && w.Last == nil {
+	if _, crowd := errors.AsType[noTurnError](err); crowd && w.Last == nil {
 		w.Last = err
 	}
 }

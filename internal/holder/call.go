@@ -28,14 +28,14 @@ type Call struct {
 	// call waits.
 	Admitted bool
 
-	keeper  *Keeper
-	parent  *Call       // the call that this one serves, whose caller gets the events of the wait; nil: itself
-	line    *line       // the line for which the call acquires a place; nil: for itself
-	request requestSpec // of a line: the request for its first caller
-	since   time.Time
-	isPart  bool      // acquires a part of a lease, and sends no events
-	told    bool      // a Waiting event was sent, but no event of the end of the wait; Keeper.mu guards it while the call waits
-	turn    chan turn // receives one turn while the call is in a queue
+	keeper       *Keeper
+	parent       *Call       // the call that this one serves, whose caller gets the events of the wait; nil: itself
+	line         *line       // the line for which the call acquires a place; nil: for itself
+	request      requestSpec // of a line: the request for its first caller
+	since        time.Time
+	isPart       bool      // acquires a part of a lease, and sends no events
+	waitReported bool      // a Waiting event was sent, but no event of the end of the wait; Keeper.mu guards it while the call waits
+	turn         chan turn // receives one turn while the call is in a queue
 }
 
 // Kind is a use of a key that has several places: as a semaphore, as a reader, as a writer. Kinds are compared
@@ -62,7 +62,7 @@ func (a *Call) Obtain() (*Hold, error) {
 		if err := a.Wait.Err(); err != nil {
 			return nil, err
 		}
-		e, err := a.enter()
+		e, err := a.enterLock()
 		switch {
 		case err != nil:
 			return nil, err
@@ -86,9 +86,9 @@ type entry struct {
 	inquiry  *inquiry // inquiry of another caller, which closes known at the next obstacle; nil: this call asks the service
 }
 
-// enter finds the position of a at its lock: a asks the service, waits in the queue or, if it does not wait
+// enterLock finds the position of a at its lock: a asks the service, waits in the queue or, if it does not wait
 // for a holder, waits for the obstacle of another caller's inquiry.
-func (a *Call) enter() (e entry, err error) {
+func (a *Call) enterLock() (e entry, err error) {
 	k := a.keeper
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -294,18 +294,18 @@ func (a *Call) giveGrant(s *lock, grant driver.Grant, taken time.Time) (*Hold, e
 		return h, cmp.Or(a.Wait.Err(), errOtherRequest)
 	}
 	if !w.isPart {
-		k.events.Acquired(Acquired{Context: w.Context, Key: t.givenKeyLocked(), Owner: h.owner, Token: h.token, Waited: taken.Sub(w.since), Told: w.told})
+		k.events.Acquired(Acquired{Context: w.Context, Key: t.givenKeyLocked(), Owner: h.owner, Token: h.token, Waited: taken.Sub(w.since), Told: w.waitReported})
 	}
 	if w != a {
-		w.told = false // its context may end before it sees the lease; then the call fails and releases the lease
+		w.waitReported = false // its context may end before it sees the lease; then the call fails and releases the lease
 		w.turn <- turn{hold: h}
 	}
 	return h, nil
 }
 
-// errElsewhere is the obstacle of an Adopt while another call of this client waits for an answer of the
+// errAskedConcurrently is the obstacle of an Adopt while another call of this client waits for an answer of the
 // service.
-var errElsewhere error = &driver.UnavailableError{Err: errors.New("this client is asking for the lock at the same time")}
+var errAskedConcurrently error = &driver.UnavailableError{Err: errors.New("this client is asking for the lock at the same time")}
 
 // Adopt takes the lock over from grant, which another client holds.
 func (a *Call) Adopt(adopter driver.Adopter, grant driver.Grant) (*Hold, error) {
@@ -332,7 +332,7 @@ func (k *Keeper) beginAdopting(key string, cancel context.CancelCauseFunc) (*loc
 	}
 	s := k.lockForLocked(key)
 	if s.isTakenLocked() {
-		return nil, cmp.Or(s.currentObstacleLocked(), errElsewhere)
+		return nil, cmp.Or(s.currentObstacleLocked(), errAskedConcurrently)
 	}
 	s.startInquiryLocked()
 	s.asking.cancel = cancel

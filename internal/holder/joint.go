@@ -14,12 +14,12 @@ import (
 // become its places. If h is another part, the first is released. The lease has the token of the first part,
 // and MaxHold and MinHold count from now. Admit returns false, and changes nothing, if a part is lost.
 func (a *Call) Admit(h *Hold, parts []*Hold) bool {
-	passed, ok := a.admit(h, parts, time.Now())
+	passed, ok := a.admitParts(h, parts, time.Now())
 	a.keeper.carryOut(passed)
 	return ok
 }
 
-func (a *Call) admit(h *Hold, parts []*Hold, now time.Time) (passed followUp, ok bool) {
+func (a *Call) admitParts(h *Hold, parts []*Hold, now time.Time) (passed followUp, ok bool) {
 	k, lead := a.keeper, parts[0]
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -39,7 +39,7 @@ func (a *Call) admit(h *Hold, parts []*Hold, now time.Time) (passed followUp, ok
 		passed = lead.endHoldLocked(now)
 	}
 	t.recountLocked(a.MaxHold, a.MinHold, now)
-	k.events.Acquired(Acquired{Context: a.Context, Key: a.Key, Owner: h.owner, Token: h.token, Waited: now.Sub(a.since), Told: a.told})
+	k.events.Acquired(Acquired{Context: a.Context, Key: a.Key, Owner: h.owner, Token: h.token, Waited: now.Sub(a.since), Told: a.waitReported})
 	return passed, true
 }
 

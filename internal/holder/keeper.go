@@ -178,7 +178,7 @@ func (k *Keeper) Run(ctx context.Context, a *Call, take func() (*Hold, error)) (
 	a.keeper, a.Context, a.since = k, Values{ctx}, time.Now()
 	h, err := take()
 	if err != nil && !a.Silent {
-		k.events.Failed(Failed{Context: a.Context, Key: a.Key, Waited: time.Since(a.since), Told: a.told, Err: err})
+		k.events.Failed(Failed{Context: a.Context, Key: a.Key, Waited: time.Since(a.since), Told: a.waitReported, Err: err})
 	}
 	return h, err
 }

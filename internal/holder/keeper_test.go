@@ -18,21 +18,21 @@ import (
 func TestSlotGrantedToCancelledWaiterIsReturned(t *testing.T) {
 	t.Parallel()
 	drv, events := memory.New(1), &recorder{}
-	k, peer := start(t, drv, events), start(t, drv.Peer(), &recorder{})
+	k, peer := startKeeper(t, drv, events), startKeeper(t, drv.Peer(), &recorder{})
 	held := mustObtain(t, peer, "k#0")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	left := make(chan error)
 	go func() {
-		a := call(ctx, "k")
-		a.Kind, a.Silent = places(1), true
+		a := newCall(ctx, "k")
+		a.Kind, a.Silent = testPlaces(1), true
 		h, err := k.Run(ctx, a, func() (*Hold, error) { return a.AwaitPlace(nil, nil) })
 		if err == nil {
 			err = h.Release(context.Background())
 		}
 		left <- err
 	}()
-	until(t, k, func() bool {
+	waitUntil(t, k, func() bool {
 		return len(k.lines) == 1 && k.locks["k#0"] != nil && k.locks["k#0"].currentObstacleLocked() != nil
 	})
 	events.mu.Lock() // the grant locks this mutex to report itself
@@ -68,7 +68,7 @@ func TestHandOverEventPrecedesNextRelease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		events := &recorder{}
-		k := start(t, memory.New(1), events)
+		k := startKeeper(t, memory.New(1), events)
 		first := mustObtain(t, k, "k")
 		go func() {
 			next, err := obtain(t.Context(), k, "k")
@@ -80,13 +80,13 @@ func TestHandOverEventPrecedesNextRelease(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		_, e, _ := first.end(time.Now())
+		_, e, _ := first.endAt(time.Now())
 		time.Sleep(time.Second) // the next holder has released by then
 		e.sendEvents(k)
 		if err := k.releaseOnService(t.Context(), e); err != nil {
 			t.Error(err)
 		}
-		end(k)
+		closeKeeper(k)
 		one, two := first.Token(), first.Token()+1
 		want := []string{fmt.Sprint("acquired ", one), "waiting k", fmt.Sprint("released ", one), fmt.Sprint("acquired ", two), fmt.Sprint("released ", two)}
 		if got := events.all(); !slices.Equal(got, want) {
@@ -100,16 +100,16 @@ func TestHandOverEventPrecedesNextRelease(t *testing.T) {
 // bubble of package synctest have no two readings.
 func TestLeaseEndedDuringSuspendIsLost(t *testing.T) {
 	t.Parallel()
-	k := start(t, memory.New(1), &recorder{})
+	k := startKeeper(t, memory.New(1), &recorder{})
 	a := &Call{Options: Options{TTL: time.Minute, NoRenew: true}, Wait: t.Context(), Key: "k"}
 	h, err := k.Run(t.Context(), a, a.Obtain)
 	if err != nil {
 		t.Fatal(err)
 	}
-	until(t, k, func() bool { return !k.watch.looked.IsZero() }) // the next full look is a second away
+	waitUntil(t, k, func() bool { return !k.watch.looked.IsZero() }) // the next full look is a second away
 	k.mu.Lock()
 	woke := time.Now().Add(-time.Second)
-	h.term.keptUntil, h.term.trusted, h.term.endsAt = woke, woke, apart(woke, time.Minute)
+	h.term.keptUntil, h.term.trusted, h.term.endsAt = woke, woke, shiftMonotonic(woke, time.Minute)
 	k.mu.Unlock()
 	select {
 	case <-h.Context().Done():
@@ -123,7 +123,7 @@ func TestLeaseEndedDuringSuspendIsLost(t *testing.T) {
 
 // obtainJoint returns a joint lease on key and n places.
 func obtainJoint(ctx context.Context, k *Keeper, key string, n int, o Options) (*Hold, error) {
-	a := &Call{Options: o, Wait: ctx, Key: key, Kind: places(n)}
+	a := &Call{Options: o, Wait: ctx, Key: key, Kind: testPlaces(n)}
 	return k.Run(ctx, a, func() (*Hold, error) {
 		lead, err := a.Part(ctx, key).Obtain()
 		if err != nil {
@@ -154,7 +154,7 @@ func TestWriterMarginCoversAllItsLocks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		drv := memory.New(1)
-		k := start(t, drv, &recorder{})
+		k := startKeeper(t, drv, &recorder{})
 		var all []*Hold
 		for i := range 8 {
 			h, err := obtainJoint(t.Context(), k, fmt.Sprint(i), 4, Options{TTL: 10 * time.Second, Margin: 3 * time.Second})
@@ -183,13 +183,13 @@ func TestWriterMarginCoversAllItsLocks(t *testing.T) {
 	})
 }
 
-// asking is a driver that stores the last request for a lock.
-type asking struct {
+// lastRequestDriver is a driver that stores the last request for a lock.
+type lastRequestDriver struct {
 	*memory.Driver
 	last driver.Request
 }
 
-func (d *asking) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+func (d *lastRequestDriver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
 	d.last = req
 	return d.Driver.Acquire(ctx, req)
 }
@@ -197,8 +197,8 @@ func (d *asking) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 func TestStarvedClientAsksForWholeTTL(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		drv := &asking{Driver: memory.New(1)}
-		k := start(t, drv, &recorder{})
+		drv := &lastRequestDriver{Driver: memory.New(1)}
+		k := startKeeper(t, drv, &recorder{})
 		mustObtain(t, k, "held") // keeps the watchdog looking each second
 		renews := func() bool {
 			mustObtain(t, k, "k").Release(t.Context())

@@ -73,22 +73,22 @@ func (o *Options) requestSpec() requestSpec {
 // the requests in progress are cancelled and sent again for that caller, so that the service shows its Holder
 // and grants its TTL. The process then queues again, like waiters of a lock that follow one another.
 type line struct {
-	keeper  *Keeper
-	key     lineKey
-	queue   list.List    // of *Call, in order of arrival
-	untold  bool         // some callers have not been told whether a place may be free
-	places  []placeState // by number
-	last    error        // last error of its calls; nil: none
-	held    *driver.HeldError
-	heldKey string // key of the place that held belongs to
-	wait    context.Context
-	stop    context.CancelFunc // ends wait, when no caller waits
+	keeper     *Keeper
+	key        lineKey
+	queue      list.List    // of *Call, in order of arrival
+	uninformed bool         // some callers have not been told whether a place may be free
+	places     []placeState // by number
+	last       error        // last error of its calls; nil: none
+	held       *driver.HeldError
+	heldKey    string // key of the place that held belongs to
+	wait       context.Context
+	stop       context.CancelFunc // ends wait, when no caller waits
 }
 
 // placeState is the state of one place, as far as a line knows it.
 type placeState struct {
 	answered bool                    // the service, or a holder of this process, has denied it
-	refused  bool                    // the service rejected the request, and waiting does not change that
+	rejected bool                    // the service rejected the request, and waiting does not change that
 	request  requestSpec             // last request that was sent
 	cancel   context.CancelCauseFunc // ends the last request; nil: there was none
 }
@@ -141,8 +141,8 @@ func (a *Call) enterLine(met []error, last error) (q *line, e entry, err error) 
 	a.turn = make(chan turn, 1)
 	e.place = q.queue.PushBack(a)
 	a.reportWaitingLocked(q.heldKey, q.obstacleLocked())
-	if crowd == nil || !a.told {
-		q.untold = true
+	if crowd == nil || !a.waitReported {
+		q.uninformed = true
 	}
 	return q, e, nil
 }
@@ -203,18 +203,18 @@ func (q *line) knownHolderLocked() *driver.HeldError {
 // noteObstacleLocked stores the obstacle that a call met at a place, and reports it to the callers that know
 // of none.
 func (q *line) noteObstacleLocked(number int, obstacle error) {
-	q.last, q.places[number].answered, q.places[number].refused = obstacle, true, false
+	q.last, q.places[number].answered, q.places[number].rejected = obstacle, true, false
 	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok && (q.held == nil || !held.Here) {
 		q.held, q.heldKey = held, Place{q.key.key, number}.Key()
 	}
-	if !q.untold {
+	if !q.uninformed {
 		return
 	}
 	var crowd error
 	if held := q.knownHolderLocked(); held != nil {
 		crowd = held
 	}
-	q.untold = crowd == nil
+	q.uninformed = crowd == nil
 	reportToQueueLocked(&q.queue, crowd, 0, func(a *Call) { a.reportWaitingLocked(q.heldKey, q.obstacleLocked()) })
 	q.updateLocked()
 }
@@ -267,19 +267,19 @@ func (q *line) servePlace(p Place) {
 	for q.wait.Err() == nil {
 		a := &Call{
 			Context: context.Background(), Wait: q.wait, Key: p.Key(), Kind: q.key.kind, Place: p, Admitted: true,
-			keeper: k, line: q, isPart: true, told: true,
+			keeper: k, line: q, isPart: true, waitReported: true,
 		}
 		if _, err := a.Obtain(); err != nil && !errors.Is(err, errOtherRequest) && q.noteFailure(p.Number, err) {
 			select {
-			case <-time.After(refusedPause):
+			case <-time.After(rejectedPause):
 			case <-q.wait.Done():
 			}
 		}
 	}
 }
 
-// refusedPause is the pause before a line asks again for a place whose request the service rejected.
-const refusedPause = time.Second
+// rejectedPause is the pause before a line asks again for a place whose request the service rejected.
+const rejectedPause = time.Second
 
 // noteFailure ends a call for a place that failed with err. If err is no obstacle, the first caller of the
 // line gets it, as each caller alone would. If the service rejects the request for good, for example because
@@ -299,8 +299,8 @@ func (q *line) noteFailure(number int, err error) (pause bool) {
 		return false
 	}
 	q.noteObstacleLocked(number, down)
-	q.places[number].refused = true
-	if slices.ContainsFunc(q.places, func(s placeState) bool { return !s.refused }) {
+	q.places[number].rejected = true
+	if slices.ContainsFunc(q.places, func(s placeState) bool { return !s.rejected }) {
 		return true
 	}
 	q.dismissLocked(err)

@@ -95,9 +95,9 @@ func (t *term) handOverLocked(a *Call, now time.Time) followUp {
 	}
 	if !a.isPart {
 		t.keeper.events.Acquired(Acquired{
-			Context: a.Context, Key: t.givenKeyLocked(), Owner: next.owner, Token: next.token, Waited: now.Sub(a.since), Told: a.told, HandOver: true,
+			Context: a.Context, Key: t.givenKeyLocked(), Owner: next.owner, Token: next.token, Waited: now.Sub(a.since), Told: a.waitReported, HandOver: true,
 		})
-		a.told = false // its context may end before it sees the lease; then the call fails
+		a.waitReported = false // its context may end before it sees the lease; then the call fails
 	}
 	a.turn <- turn{hold: next}
 	return e

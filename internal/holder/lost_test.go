@@ -12,8 +12,8 @@ func TestTrustEndsByLaterOfTwoClocks(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for name, trusted := range map[string]time.Time{
-		"by the wall clock":      apart(now.Add(time.Second), time.Hour),
-		"by the monotonic clock": apart(now.Add(time.Second+time.Hour), -time.Hour),
+		"by the wall clock":      shiftMonotonic(now.Add(time.Second), time.Hour),
+		"by the monotonic clock": shiftMonotonic(now.Add(time.Second+time.Hour), -time.Hour),
 	} {
 		if left := (&term{endsAt: trusted}).timeLeftLocked(now); left != time.Second {
 			t.Errorf("a lease that ends in a second %s has %v left", name, left)

@@ -11,8 +11,8 @@ import (
 // MinTTL is the shortest TTL of a lease.
 const MinTTL = 10 * time.Millisecond
 
-// minEvery is the shortest interval of renewals.
-const minEvery = 5 * time.Millisecond
+// minRenewEvery is the shortest interval of renewals.
+const minRenewEvery = 5 * time.Millisecond
 
 // Options are the options of one call, with defaults filled in: holdfast.AcquireOptions documents each.
 type Options struct {
@@ -41,8 +41,8 @@ func (o *Options) CheckRenewal(ttl time.Duration, limits driver.Limits) error {
 		return nil
 	case o.RenewEvery > 0 && o.NoRenew:
 		return invalidError("RenewEvery %v and NoRenew: give one of them", o.RenewEvery)
-	case o.RenewEvery > 0 && o.RenewEvery < minEvery:
-		return invalidError("a renewal every %v is too often; give at least %v, or 0 for a third of the TTL", o.RenewEvery, minEvery)
+	case o.RenewEvery > 0 && o.RenewEvery < minRenewEvery:
+		return invalidError("a renewal every %v is too often; give at least %v, or 0 for a third of the TTL", o.RenewEvery, minRenewEvery)
 	case o.MaxHold > 0 && o.Margin >= o.MaxHold:
 		return invalidError("Margin %v leaves nothing of MaxHold %v; lower Margin or raise MaxHold", o.Margin, o.MaxHold)
 	}

@@ -35,7 +35,7 @@ func (e *followUp) isLoss() bool {
 func (h *Hold) Release(ctx context.Context) error {
 	t := h.term
 	k := t.keeper
-	late, e, err := h.end(time.Now())
+	late, e, err := h.endAt(time.Now())
 	ctx, cancel := k.releaseContext(ctx, t)
 	defer cancel()
 	k.carryOut(late)
@@ -50,8 +50,8 @@ func (h *Hold) Release(ctx context.Context) error {
 	return failed
 }
 
-// end ends h at now. late is the work for parts of the lease that have expired without the watchdog noticing.
-func (h *Hold) end(now time.Time) (late, e followUp, loss error) {
+// endAt ends h at now. late is the work for parts of the lease that have expired without the watchdog noticing.
+func (h *Hold) endAt(now time.Time) (late, e followUp, loss error) {
 	t := h.term
 	t.keeper.mu.Lock()
 	defer t.keeper.mu.Unlock()

@@ -168,7 +168,7 @@ func (k *Keeper) renewAll(due []*term) {
 	defer late.Stop()
 	for b := range slices.Chunk(due, maxBatch) {
 		done := make(chan struct{})
-		k.tasks.Go(func() { defer close(done); k.renew(b) })
+		k.tasks.Go(func() { defer close(done); k.renewBatch(b) })
 		late.Reset(patience)
 		select {
 		case <-done:
@@ -177,8 +177,8 @@ func (k *Keeper) renewAll(due []*term) {
 	}
 }
 
-// renew renews one batch of terms that collectDue has marked.
-func (k *Keeper) renew(due []*term) {
+// renewBatch renews one batch of terms that collectDue has marked.
+func (k *Keeper) renewBatch(due []*term) {
 	grants := make([]driver.Grant, len(due))
 	k.mu.Lock()
 	start := time.Now()
@@ -191,7 +191,7 @@ func (k *Keeper) renew(due []*term) {
 	ctx, cancel := context.WithTimeout(k.alive, left*3/4)
 	defer cancel()
 	out := k.drv.Renew(ctx, grants)
-	all, rounds := make([]followUp, len(out)), make([]round, len(out))
+	all, rounds := make([]followUp, len(out)), make([]renewalRound, len(out))
 	k.mu.Lock()
 	for i, r := range out {
 		all[i], rounds[i] = k.applyRenewalLocked(due[i], r, start)
@@ -201,8 +201,8 @@ func (k *Keeper) renew(due []*term) {
 	k.carryOut(all...)
 }
 
-// round is the outcome of one renewal, for the hooks and the log.
-type round struct {
+// renewalRound is the outcome of one renewal, for the hooks and the log.
+type renewalRound struct {
 	lease *term   // lease of the holder: for a writer's place, the gate; nil: no lease
 	event Renewed // without a key: no event
 	quiet bool    // a failure is not logged
@@ -210,27 +210,27 @@ type round struct {
 
 // renewalRoundLocked returns the round for the outcome r of a renewal of t. A writer's lease counts as renewed
 // when all of its locks are: by the rounds of the gate or, after a failure, by the last place to recover.
-func (t *term) renewalRoundLocked(r driver.Renewal, recovered bool) round {
+func (t *term) renewalRoundLocked(r driver.Renewal, recovered bool) renewalRound {
 	lease := cmp.Or(t.user.lead, t)
 	if lease.user.isPart || lease.ended || lease.stopping {
-		return round{}
+		return renewalRound{}
 	}
 	t.atRisk = r.AtRisk
 	fails := slices.ContainsFunc(lease.user.places, func(place *Hold) bool { return place.term.failed != nil })
 	if r.Err == nil && (fails || lease.failed != nil || lease != t && !recovered) {
-		return round{lease: lease}
+		return renewalRound{lease: lease}
 	}
 	err := r.Err
 	if err != nil && lease != t {
 		err = t.user.holds[0].WithKey(err)
 	}
-	return round{lease: lease, event: Renewed{Key: lease.givenKeyLocked(), Owner: lease.user.owner, Token: lease.user.token, Waiters: lease.waiters, Err: err}}
+	return renewalRound{lease: lease, event: Renewed{Key: lease.givenKeyLocked(), Owner: lease.user.owner, Token: lease.user.token, Waiters: lease.waiters, Err: err}}
 }
 
 // reportRoundsLocked sends the events and log lines of rounds that ended together, one for each lease. Of
 // several rounds of a writer, a failed one counts. The caller holds mu, so that no event of a lease comes
 // after its end.
-func (k *Keeper) reportRoundsLocked(all ...round) {
+func (k *Keeper) reportRoundsLocked(all ...renewalRound) {
 	chosen := make(map[*term]int) // of writers
 	for i, r := range all {
 		if r.event.Key == "" || len(r.lease.user.places) == 0 {
@@ -259,15 +259,15 @@ func (k *Keeper) reportRoundsLocked(all ...round) {
 // reportRiskLocked sends an event if the redundancy of a lease has changed.
 func (k *Keeper) reportRiskLocked(t *term) {
 	risk := t.atRisk || slices.ContainsFunc(t.user.places, func(place *Hold) bool { return place.term.atRisk })
-	if risk != t.riskTold {
-		t.riskTold = risk
+	if risk != t.riskReported {
+		t.riskReported = risk
 		k.events.AtRisk(AtRisk{Key: t.givenKeyLocked(), Owner: t.user.owner, Token: t.user.token, AtRisk: risk})
 	}
 }
 
 // applyRenewalLocked applies the outcome of a renewal of t that began at start. A term that has ended
 // meanwhile stays ended.
-func (k *Keeper) applyRenewalLocked(t *term, r driver.Renewal, start time.Time) (followUp, round) {
+func (k *Keeper) applyRenewalLocked(t *term, r driver.Renewal, start time.Time) (followUp, renewalRound) {
 	t.renewing = false
 	if t.idle != nil {
 		close(t.idle)
@@ -284,11 +284,11 @@ func (k *Keeper) applyRenewalLocked(t *term, r driver.Renewal, start time.Time) 
 	}
 	switch {
 	case t.ended, t.stopping:
-		return followUp{}, round{}
+		return followUp{}, renewalRound{}
 	case left <= 0:
-		return t.expireLocked(now), round{}
+		return t.expireLocked(now), renewalRound{}
 	case errors.Is(r.Err, driver.ErrLost):
-		return t.endLocked(t.goneErrorLocked(r.Err), now), round{}
+		return t.endLocked(t.goneErrorLocked(r.Err), now), renewalRound{}
 	case r.Err == nil:
 		t.failed, t.waiters = nil, r.Waiters
 		if !t.checking {

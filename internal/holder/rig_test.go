@@ -41,22 +41,22 @@ func (r *recorder) Released(e Released)                 { r.add("released ", e.T
 func (r *recorder) Met(Kind, string, *driver.HeldError) {}
 func (r *recorder) Log(slog.Level, string, ...any)      {}
 
-// places is a kind with the given number of places.
-type places int
+// testPlaces is a kind with the given number of places.
+type testPlaces int
 
-func (p places) Places() int                       { return int(p) }
-func (p places) NoteAt(place int, _ string) string { return fmt.Sprint("place ", place) }
+func (p testPlaces) Places() int                       { return int(p) }
+func (p testPlaces) NoteAt(place int, _ string) string { return fmt.Sprint("place ", place) }
 
-// start returns a keeper over drv that ends with the test.
-func start(t *testing.T, drv driver.Driver, events Events) *Keeper {
+// startKeeper returns a keeper over drv that ends with the test.
+func startKeeper(t *testing.T, drv driver.Driver, events Events) *Keeper {
 	t.Helper()
 	k := New(drv, driver.Holder{Program: "test"}, events)
-	t.Cleanup(func() { end(k) })
+	t.Cleanup(func() { closeKeeper(k) })
 	return k
 }
 
-// end closes k and its driver. It may be called again.
-func end(k *Keeper) {
+// closeKeeper closes k and its driver. It may be called again.
+func closeKeeper(k *Keeper) {
 	k.StopAcquiring()
 	k.ReleaseAll(context.Background())
 	k.Stop()
@@ -65,13 +65,13 @@ func end(k *Keeper) {
 	<-k.Vacant()
 }
 
-// call returns a call for key whose wait ends with ctx.
-func call(ctx context.Context, key string) *Call {
+// newCall returns a call for key whose wait ends with ctx.
+func newCall(ctx context.Context, key string) *Call {
 	return &Call{Options: Options{TTL: 10 * time.Second}, Wait: ctx, Key: key}
 }
 
 func obtain(ctx context.Context, k *Keeper, key string) (*Hold, error) {
-	a := call(ctx, key)
+	a := newCall(ctx, key)
 	return k.Run(ctx, a, a.Obtain)
 }
 
@@ -85,8 +85,8 @@ func mustObtain(t *testing.T, k *Keeper, key string) *Hold {
 	return h
 }
 
-// until waits until holds returns true, and calls it with the mutex of k held.
-func until(t *testing.T, k *Keeper, holds func() bool) {
+// waitUntil waits until holds returns true, and calls it with the mutex of k held.
+func waitUntil(t *testing.T, k *Keeper, holds func() bool) {
 	t.Helper()
 	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(100 * time.Microsecond) {
 		k.mu.Lock()
@@ -99,9 +99,9 @@ func until(t *testing.T, k *Keeper, holds func() bool) {
 	t.Fatal("not within a minute")
 }
 
-// apart moves the monotonic reading of t by d, which otherwise only a suspend does. (In a bubble of package
+// shiftMonotonic moves the monotonic reading of t by d, which otherwise only a suspend does. (In a bubble of package
 // synctest no time has one.)
-func apart(t time.Time, d time.Duration) time.Time {
+func shiftMonotonic(t time.Time, d time.Duration) time.Time {
 	type layout struct { // layout of time.Time
 		wall uint64
 		mono int64

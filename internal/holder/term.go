@@ -26,14 +26,14 @@ type term struct {
 	waiters    int   // waiters in other processes, according to the last renewal
 	failed     error // error of the last renewal, except ErrLost; nil: it did not fail
 
-	atRisk      bool // according to the last renewal
-	riskTold    bool // an event has reported that the lease is at risk
-	renewing    bool // a renewal is in progress
-	stopping    bool // Margin is reached: the contexts have ended, and the lock is kept until endsAt
-	ended       bool
-	checking    bool   // a goroutine asks whether the alerts are true
-	alerts      int    // number of alerts that no answer has disproved
-	alertReason string // reason of the last alert
+	atRisk       bool // according to the last renewal
+	riskReported bool // an event has reported that the lease is at risk
+	renewing     bool // a renewal is in progress
+	stopping     bool // Margin is reached: the contexts have ended, and the lock is kept until endsAt
+	ended        bool
+	checking     bool   // a goroutine asks whether the alerts are true
+	alerts       int    // number of alerts that no answer has disproved
+	alertReason  string // reason of the last alert
 
 	nextLook time.Time     // time at which the watchdog looks at it next
 	dueAt    time.Time     // time at which the renewal in progress was due; zero: not by the clock
@@ -60,7 +60,7 @@ type user struct {
 // beginLocked gives t to a at now.
 func (t *term) beginLocked(a *Call, now time.Time) *Hold {
 	owner, token := t.grant.Of(t.handOvers)
-	t.riskTold = false
+	t.riskReported = false
 	t.user = user{
 		Options: a.Options, ctx: a.Context, kind: a.Kind, place: a.Place, token: token, owner: owner, since: now, countedFrom: now, isPart: a.isPart,
 	}

@@ -142,8 +142,8 @@ func (a *Call) checkMaxWaitersLocked(obstacle error, others int) error {
 // on key.
 func (a *Call) reportWaitingLocked(key string, obstacle error) {
 	caller := cmp.Or(a.parent, a)
-	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok && held != nil && !caller.told {
-		caller.told = true
+	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok && held != nil && !caller.waitReported {
+		caller.waitReported = true
 		if caller != a {
 			a.keeper.events.Met(caller.Kind, caller.Key, held)
 		}

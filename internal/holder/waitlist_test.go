@@ -15,8 +15,8 @@ func TestUnusedKeyHasNoObstacle(t *testing.T) {
 	}
 }
 
-// turnOf returns the turn that a call got, if there is one.
-func turnOf(a *Call) (turn, bool) {
+// receivedTurn returns the turn that a call got, if there is one.
+func receivedTurn(a *Call) (turn, bool) {
 	select {
 	case t := <-a.turn:
 		return t, true
@@ -34,17 +34,17 @@ func TestWaitersAskInOrderOfArrival(t *testing.T) {
 	w.joinLocked(first)
 	w.joinLocked(second)
 	w.passInquiryLocked()
-	if got, ok := turnOf(first); !ok || got.err != nil || got.hold != nil {
+	if got, ok := receivedTurn(first); !ok || got.err != nil || got.hold != nil {
 		t.Errorf("the first waiter got %v, %v; want that it asks", got, ok)
 	}
-	if _, ok := turnOf(second); ok {
+	if _, ok := receivedTurn(second); ok {
 		t.Error("two ask at once")
 	}
 	if !errors.Is(w.asking.obstacle, driver.ErrUnavailable) {
 		t.Errorf("the obstacle is %v; want the last one until there is a newer one", w.asking.obstacle)
 	}
 	w.passInquiryLocked()
-	if _, ok := turnOf(second); !ok {
+	if _, ok := receivedTurn(second); !ok {
 		t.Error("the second waiter does not ask")
 	}
 	if w.passInquiryLocked(); w.asking != nil {
@@ -63,10 +63,10 @@ func TestWaiterBeyondMaxWaitersLeavesQueue(t *testing.T) {
 		all = append(all, a)
 	}
 	w.reportLocked(&driver.HeldError{Waiters: 0})
-	if _, ok := turnOf(all[0]); ok {
+	if _, ok := receivedTurn(all[0]); ok {
 		t.Error("a waiter left that has one before it, and allows two")
 	}
-	if got, ok := turnOf(all[1]); !ok || !errors.Is(got.err, driver.ErrHeld) {
+	if got, ok := receivedTurn(all[1]); !ok || !errors.Is(got.err, driver.ErrHeld) {
 		t.Errorf("a waiter that has two before it, and allows two, got %v, %v; want ErrHeld", got, ok)
 	}
 	w.reportLocked(&driver.HeldError{Waiters: 50}) // later waiters end no wait

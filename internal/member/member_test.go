@@ -46,14 +46,14 @@ func newClient(r Rules) *client {
 }
 
 var (
-	three = Rules{Nodes: 3}
-	alone = Rules{Nodes: 1}
+	threeNodeRules = Rules{Nodes: 3}
+	singleRules    = Rules{Nodes: 1}
 )
 
 var quarantine = Quarantine(time.Minute) // with the default MaxTTL
 
-// advance lets time pass for the node and the clients.
-func (n *server) advance(d time.Duration, clients ...*client) {
+// advanceClock lets time pass for the node and the clients.
+func (n *server) advanceClock(d time.Duration, clients ...*client) {
 	n.clock = n.clock.Add(d)
 	for _, c := range clients {
 		c.clock, c.mono = c.clock.Add(d), c.mono+d
@@ -131,16 +131,16 @@ func (n *server) markerFloor() int64 {
 }
 
 func TestNewNodeSitsOutQuarantineOnce(t *testing.T) {
-	n, c := newServer(t), newClient(three)
+	n, c := newServer(t), newClient(threeNodeRules)
 	n.checkWaits(c)
-	n.advance(quarantine-time.Second, c)
+	n.advanceClock(quarantine-time.Second, c)
 	n.checkWaits(c)
-	n.advance(time.Second, c)
+	n.advanceClock(time.Second, c)
 	n.checkVotes(c)
 	if want := "n=3 v=3 maxttl=60000 run=r1 floor=" + n.newBase(); n.marker != want {
 		t.Errorf("the marker is %q, want %q", n.marker, want)
 	}
-	n.checkVotes(newClient(three)) // one client's wait is enough for all
+	n.checkVotes(newClient(threeNodeRules)) // one client's wait is enough for all
 }
 
 // One client that watches all the time needs one such period; clients that live for seconds need two.
@@ -151,9 +151,9 @@ func TestQuarantineOutlastsLongestLeaseByTwoSeconds(t *testing.T) {
 		t.Run("one client, "+longest.String(), func(t *testing.T) {
 			n, c := newServer(t), newClient(rules)
 			n.checkWaits(c)
-			n.advance(longest+2*time.Second-tick, c)
+			n.advanceClock(longest+2*time.Second-tick, c)
 			n.checkWaits(c)
-			n.advance(tick, c)
+			n.advanceClock(tick, c)
 			n.checkVotes(c)
 		})
 		t.Run("one client after the other, "+longest.String(), func(t *testing.T) {
@@ -164,13 +164,13 @@ func TestQuarantineOutlastsLongestLeaseByTwoSeconds(t *testing.T) {
 				return c
 			}
 			n.checkWaits(next())
-			n.advance(longest + 2*time.Second - tick)
+			n.advanceClock(longest + 2*time.Second - tick)
 			n.checkWaits(next())
-			n.advance(tick)
+			n.advanceClock(tick)
 			n.checkWaits(next())
-			n.advance(longest + 2*time.Second - tick)
+			n.advanceClock(longest + 2*time.Second - tick)
 			n.checkWaits(next())
-			n.advance(tick)
+			n.advanceClock(tick)
 			n.checkVotes(next())
 		})
 	}
@@ -189,17 +189,17 @@ func TestForgetfulNodeSitsOutQuarantine(t *testing.T) {
 		"another database":       func(n *server) { n.marker = "n=3 v=3 maxttl=60000 seen=other client=1 node=1" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, c := newServer(t), newClient(three)
+			n, c := newServer(t), newClient(threeNodeRules)
 			n.checkWaits(c)
-			n.advance(quarantine, c)
+			n.advanceClock(quarantine, c)
 			n.checkVotes(c)
-			n.advance(time.Hour, c)
+			n.advanceClock(time.Hour, c)
 			forget(n)
 			n.checkWaits(c)
-			n.advance(quarantine-time.Second, c)
+			n.advanceClock(quarantine-time.Second, c)
 			n.checkWaits(c)
-			n.checkWaits(newClient(three))
-			n.advance(time.Second, c)
+			n.checkWaits(newClient(threeNodeRules))
+			n.advanceClock(time.Second, c)
 			n.checkVotes(c)
 		})
 	}
@@ -207,65 +207,65 @@ func TestForgetfulNodeSitsOutQuarantine(t *testing.T) {
 
 // A client that misses an admission and the next wipe must not count the time before them.
 func TestWatchRestartsWhenMarkerChanges(t *testing.T) {
-	n, early, c := newServer(t), newClient(three), newClient(three)
+	n, early, c := newServer(t), newClient(threeNodeRules), newClient(threeNodeRules)
 	n.checkWaits(early)
 	n.checkWaits(c)
-	n.advance(quarantine, early, c)
+	n.advanceClock(quarantine, early, c)
 	n.checkVotes(c)
 	n.marker = ""
 	n.checkWaits(early)
 }
 
 func TestSettingNodeClockDoesNotEndQuarantine(t *testing.T) {
-	n, c := newServer(t), newClient(three)
+	n, c := newServer(t), newClient(threeNodeRules)
 	n.clock = n.clock.Add(-time.Hour) // as after a boot
 	n.checkWaits(c)
 	n.clock = n.clock.Add(time.Hour)
-	n.advance(quarantine-time.Second, c)
+	n.advanceClock(quarantine-time.Second, c)
 	n.checkWaits(c)
-	n.checkWaits(newClient(three))
+	n.checkWaits(newClient(threeNodeRules))
 	n.clock = n.clock.Add(time.Hour) // and again
-	n.checkWaits(newClient(three))
+	n.checkWaits(newClient(threeNodeRules))
 }
 
 func TestWrongClientClockDoesNotEndQuarantine(t *testing.T) {
-	n, behind, ahead := newServer(t), newClient(three), newClient(three)
+	n, behind, ahead := newServer(t), newClient(threeNodeRules), newClient(threeNodeRules)
 	behind.clock = behind.clock.Add(-time.Hour)
 	ahead.clock = ahead.clock.Add(time.Hour)
 	n.checkWaits(behind)
-	n.advance(quarantine-time.Second, behind, ahead)
+	n.advanceClock(quarantine-time.Second, behind, ahead)
 	n.checkWaits(ahead)
-	further := newClient(three)
+	further := newClient(threeNodeRules)
 	further.clock = ahead.clock.Add(time.Hour)
 	n.checkWaits(further)
 }
 
 func TestWrongClockAtFirstSightOnlyDelays(t *testing.T) {
-	n, ahead, c := newServer(t), newClient(three), newClient(three)
+	n, ahead, c := newServer(t), newClient(threeNodeRules), newClient(threeNodeRules)
 	ahead.clock = ahead.clock.Add(time.Hour)
 	n.checkWaits(ahead)
 	n.checkWaits(c)
-	n.advance(quarantine-time.Second, c)
+	n.advanceClock(quarantine-time.Second, c)
 	n.checkWaits(c)
-	n.advance(time.Second, c)
+	n.advanceClock(time.Second, c)
 	n.checkVotes(c) // by its own monotonic clock
 }
 
 // The node and a client on the same machine boot with a clock that is behind. Both times of the first sight
 // come from that clock, and both seem long ago after it is set.
 func TestSettingBothClocksDoesNotEndQuarantine(t *testing.T) {
-	n, local, c := newServer(t), newClient(three), newClient(three)
+	n, local, c := newServer(t), newClient(threeNodeRules), newClient(threeNodeRules)
 	n.clock, local.clock = n.clock.Add(-time.Hour), local.clock.Add(-time.Hour)
 	n.checkWaits(local)
 	n.clock, local.clock = n.clock.Add(time.Hour), local.clock.Add(time.Hour)
-	n.advance(time.Second, local, c)
+	n.advanceClock(time.Second, local, c)
 	n.checkWaits(c)
 	n.checkWaits(local)
-	n.advance(quarantine-2*time.Second, local, c)
+	n.advanceClock(quarantine-2*time.Second, local, c)
 	n.checkWaits(c)
 	n.checkWaits(local)
-	n.checkWaits(newClient(three))
-	n.advance(time.Second, local, c)
+	n.checkWaits(newClient(threeNodeRules))
+	n.advanceClock(time.Second, local, c)
 	n.checkVotes(local) // by its own monotonic clock
 }
 
@@ -274,39 +274,39 @@ func TestSettingBothClocksDoesNotEndQuarantine(t *testing.T) {
 func TestShortLivedClientsCompleteQuarantine(t *testing.T) {
 	n := newServer(t)
 	brief := func() *client {
-		c := newClient(three)
+		c := newClient(threeNodeRules)
 		c.clock = n.clock
 		return c
 	}
 	for range 6 {
 		n.checkWaits(brief())
-		n.advance(quarantine/3 + time.Second)
+		n.advanceClock(quarantine/3 + time.Second)
 	}
 	n.checkVotes(brief())
 }
 
 // Clients that come and go do not delay a client that has watched the node all the time.
 func TestWallClockPeriodDoesNotDelayWatcher(t *testing.T) {
-	n, c := newServer(t), newClient(three)
-	n.checkWaits(newClient(three))
-	n.advance(quarantine/2, c)
+	n, c := newServer(t), newClient(threeNodeRules)
+	n.checkWaits(newClient(threeNodeRules))
+	n.advanceClock(quarantine/2, c)
 	n.checkWaits(c)
-	n.advance(quarantine/2, c)
-	brief := newClient(three)
+	n.advanceClock(quarantine/2, c)
+	brief := newClient(threeNodeRules)
 	brief.clock = n.clock
 	n.checkWaits(brief) // the first period is over
-	n.advance(quarantine/2-time.Second, c)
+	n.advanceClock(quarantine/2-time.Second, c)
 	n.checkWaits(c)
-	n.advance(time.Second, c)
+	n.advanceClock(time.Second, c)
 	n.checkVotes(c)
 }
 
 func TestDurableNodeVotesAtOnce(t *testing.T) {
 	admitted := func(t *testing.T, durable bool) (*server, *client) {
-		n, c := newServer(t), newClient(three)
+		n, c := newServer(t), newClient(threeNodeRules)
 		n.durable = durable
 		n.checkWaits(c)
-		n.advance(quarantine, c)
+		n.advanceClock(quarantine, c)
 		n.checkVotes(c)
 		return n, c
 	}
@@ -314,7 +314,7 @@ func TestDurableNodeVotesAtOnce(t *testing.T) {
 		n, c := admitted(t, true)
 		floor := n.newBase() // the floor does not change, because the node has forgotten nothing since
 		n.restart("r2", false)
-		n.advance(time.Second, c)
+		n.advanceClock(time.Second, c)
 		n.checkVotes(c)
 		if want := "n=3 v=3 maxttl=60000 run=r2 durable=a:1 floor=" + floor; n.marker != want {
 			t.Errorf("the marker is %q, want %q", n.marker, want)
@@ -354,14 +354,14 @@ func TestDurableNodeVotesAtOnce(t *testing.T) {
 		n.marker = strings.Replace(n.marker, "a:1", "b:1", 1)
 		n.restart("r2", false)
 		n.checkWaits(c)
-		n.checkWaits(newClient(three))
+		n.checkWaits(newClient(threeNodeRules))
 	})
 	t.Run("it was in quarantine", func(t *testing.T) {
-		n, c := newServer(t), newClient(three)
+		n, c := newServer(t), newClient(threeNodeRules)
 		n.durable = true
 		n.checkWaits(c)
 		n.restart("r2", false)
-		n.advance(quarantine, c)
+		n.advanceClock(quarantine, c)
 		n.checkWaits(c)
 	})
 }
@@ -369,10 +369,10 @@ func TestDurableNodeVotesAtOnce(t *testing.T) {
 // Clients may know a node by several names: an address, a host name, or the address of a proxy.
 func TestOtherNameOfDurableNodeDelaysNobody(t *testing.T) {
 	restarted := func(t *testing.T) (n *server, c, stranger *client) {
-		n, c, stranger = newServer(t), newClient(three), newClient(three)
+		n, c, stranger = newServer(t), newClient(threeNodeRules), newClient(threeNodeRules)
 		stranger.name, n.durable = "proxy:1", true
 		n.checkWaits(c)
-		n.advance(quarantine, c, stranger)
+		n.advanceClock(quarantine, c, stranger)
 		n.checkVotes(c)
 		n.restart("r2", false)
 		n.checkWaits(stranger)
@@ -392,9 +392,9 @@ func TestOtherNameOfDurableNodeDelaysNobody(t *testing.T) {
 	})
 	t.Run("nobody else comes", func(t *testing.T) {
 		n, _, stranger := restarted(t)
-		n.advance(quarantine-time.Second, stranger)
+		n.advanceClock(quarantine-time.Second, stranger)
 		n.checkWaits(stranger)
-		n.advance(time.Second, stranger)
+		n.advanceClock(time.Second, stranger)
 		n.checkVotes(stranger)
 	})
 	t.Run("but its data are old", func(t *testing.T) {
@@ -404,7 +404,7 @@ func TestOtherNameOfDurableNodeDelaysNobody(t *testing.T) {
 		n.marker, n.run = old, "r3"
 		n.checkWaits(stranger)
 		n.checkWaits(c) // this client has seen the node admitted later
-		n.checkWaits(newClient(three))
+		n.checkWaits(newClient(threeNodeRules))
 	})
 	t.Run("but it is not durable now", func(t *testing.T) {
 		n, c, stranger := restarted(t)
@@ -418,29 +418,29 @@ func TestOtherNameOfDurableNodeDelaysNobody(t *testing.T) {
 func TestNoQuarantineAdmitsForAllClients(t *testing.T) {
 	n := newServer(t)
 	n.checkVotes(newClient(Rules{Nodes: 3, NoQuarantine: true}))
-	n.checkVotes(newClient(three))
+	n.checkVotes(newClient(threeNodeRules))
 }
 
 func TestDifferentRulesAreRejected(t *testing.T) {
 	t.Parallel()
 	for text, c := range map[string]*client{
-		"n=5 v=3 maxttl=60000 run=r1":      newClient(three),
-		"n=3 v=3 maxttl=30000 run=r1":      newClient(three),
-		"n=3 v=3 maxttl=600000 run=r1":     newClient(three),
-		"n=3 v=3 maxttl=6000 run=r1":       newClient(three),
-		"n=3 v=3 maxttl=60000 db=1 run=r1": newClient(three),
+		"n=5 v=3 maxttl=60000 run=r1":      newClient(threeNodeRules),
+		"n=3 v=3 maxttl=30000 run=r1":      newClient(threeNodeRules),
+		"n=3 v=3 maxttl=600000 run=r1":     newClient(threeNodeRules),
+		"n=3 v=3 maxttl=6000 run=r1":       newClient(threeNodeRules),
+		"n=3 v=3 maxttl=60000 db=1 run=r1": newClient(threeNodeRules),
 
-		"n=3 maxttl=60000 run=r1":           newClient(three),
-		"n=3 maxttl=60000 v=3 run=r1":       newClient(three),
-		"n=3 v=4 maxttl=60000 run=r1":       newClient(three),
-		"n=3 v=30 maxttl=60000 run=r1":      newClient(three),
+		"n=3 maxttl=60000 run=r1":           newClient(threeNodeRules),
+		"n=3 maxttl=60000 v=3 run=r1":       newClient(threeNodeRules),
+		"n=3 v=4 maxttl=60000 run=r1":       newClient(threeNodeRules),
+		"n=3 v=30 maxttl=60000 run=r1":      newClient(threeNodeRules),
 		"n=3 v=3 maxttl=60000 run=r2":       newClient(Rules{Nodes: 3, DB: 1}),
-		"n=1 v=3":                           newClient(three),
-		"n=3 v=3 maxttl=60000":              newClient(alone),
-		"n=1":                               newClient(alone),
-		"n=1 v=4":                           newClient(alone),
+		"n=1 v=3":                           newClient(threeNodeRules),
+		"n=3 v=3 maxttl=60000":              newClient(singleRules),
+		"n=1":                               newClient(singleRules),
+		"n=1 v=4":                           newClient(singleRules),
 		"n=5 v=3 maxttl=1 seen=r1 client=1": newClient(Rules{Nodes: 3, NoQuarantine: true}),
-		"rubbish":                           newClient(three),
+		"rubbish":                           newClient(threeNodeRules),
 	} {
 		n := &server{T: t, run: "r1", clock: noon, marker: text}
 		err := n.observeAndDecide(c)
@@ -479,7 +479,7 @@ func TestOtherVersionIsNamedInConflict(t *testing.T) {
 		}
 	}
 	n := &server{T: t, run: "r1", clock: noon}
-	for _, r := range []Rules{three, alone, moves} {
+	for _, r := range []Rules{threeNodeRules, singleRules, failoverRules} {
 		n.marker = ""
 		if _ = n.observeAndDecide(newClient(r)); !strings.Contains(n.marker, " v=") {
 			t.Errorf("%q is a marker of version 1", n.marker)
@@ -490,7 +490,7 @@ func TestOtherVersionIsNamedInConflict(t *testing.T) {
 // MaxTTL protects nothing on a single node, so it may differ.
 func TestSingleNodeMarkerHasNoMax(t *testing.T) {
 	n := newServer(t)
-	n.checkVotes(newClient(alone))
+	n.checkVotes(newClient(singleRules))
 	n.checkVotes(newClient(Rules{Nodes: 1, MaxTTL: time.Hour}))
 	if want := "n=1 v=3 run=r1 floor=" + n.newBase(); n.marker != want {
 		t.Errorf("the marker is %q, want %q", n.marker, want)
@@ -498,10 +498,10 @@ func TestSingleNodeMarkerHasNoMax(t *testing.T) {
 }
 
 func TestSingleNodeRestartsTokensEachRun(t *testing.T) {
-	n, c := newServer(t), newClient(alone)
+	n, c := newServer(t), newClient(singleRules)
 	n.checkVotes(c)
 	n.restart("r2", false)
-	n.advance(time.Second, c)
+	n.advanceClock(time.Second, c)
 	n.checkVotes(c)
 	if want := "n=1 v=3 run=r2 floor=" + n.newBase(); n.marker != want {
 		t.Errorf("the marker is %q, want %q", n.marker, want)
@@ -517,14 +517,14 @@ func TestSingleNodeRestartsTokensEachRun(t *testing.T) {
 	}
 }
 
-// moves are the rules of a node that fails over.
-var moves = Rules{Nodes: 1, FailsOver: true}
+// failoverRules are the rules of a node that fails over.
+var failoverRules = Rules{Nodes: 1, FailsOver: true}
 
-func newMover(t *testing.T) (*server, *client) {
-	n, c := newServer(t), newClient(moves)
+func newFailoverServer(t *testing.T) (*server, *client) {
+	n, c := newServer(t), newClient(failoverRules)
 	n.durable = true // its own disk lacks the grants of another server
 	n.checkWaits(c)
-	n.advance(quarantine, c)
+	n.advanceClock(quarantine, c)
 	n.checkVotes(c)
 	return n, c
 }
@@ -537,13 +537,13 @@ func TestPromotedServerSitsOutQuarantine(t *testing.T) {
 		"another, which forgot its promotion": "r2",
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, c := newMover(t)
-			n.advance(time.Hour, c)
+			n, c := newFailoverServer(t)
+			n.advanceClock(time.Hour, c)
 			n.restart(run, false)
 			n.checkWaits(c)
-			n.advance(quarantine-time.Second, c)
+			n.advanceClock(quarantine-time.Second, c)
 			n.checkWaits(c)
-			n.advance(time.Second, c)
+			n.advanceClock(time.Second, c)
 			n.checkVotes(c)
 		})
 	}
@@ -551,16 +551,16 @@ func TestPromotedServerSitsOutQuarantine(t *testing.T) {
 
 // SWAPDB would bring the marker of another database, and so its locks.
 func TestFailoverNodeHasOneDatabase(t *testing.T) {
-	n, _ := newMover(t)
+	n, _ := newFailoverServer(t)
 	n.checkConflict(newClient(Rules{Nodes: 1, FailsOver: true, DB: 1}), "")
 }
 
 // A server forgets its promotion when it has had no replica for an hour.
 func TestForgottenPromotionDoesNotStopVoting(t *testing.T) {
-	n, c := newMover(t)
+	n, c := newFailoverServer(t)
 	n.restart("r2/old", false)
 	n.checkWaits(c)
-	n.advance(quarantine, c)
+	n.advanceClock(quarantine, c)
 	n.checkVotes(c)
 	n.restart("r2", false)
 	n.checkVotes(c)
@@ -568,18 +568,18 @@ func TestForgottenPromotionDoesNotStopVoting(t *testing.T) {
 
 // Earlier grants may have had any token below the clock.
 func TestNewMasterStartsTokensAtClock(t *testing.T) {
-	n, c := newMover(t)
+	n, c := newFailoverServer(t)
 	first := n.markerFloor()
 	if want := noon.Add(quarantine).UnixMicro() - 31; first != want {
 		t.Errorf("%q: the floor is %d, want %d", n.marker, first, want)
 	}
-	n.advance(time.Hour, c)
+	n.advanceClock(time.Hour, c)
 	n.restart("r2/old", false)
 	n.checkWaits(c)
 	if floor := n.markerFloor(); floor != 0 {
 		t.Errorf("%q: it has the floor of another run", n.marker)
 	}
-	n.advance(quarantine, c)
+	n.advanceClock(quarantine, c)
 	n.checkVotes(c)
 	if floor := n.markerFloor(); floor != first+(time.Hour+quarantine).Microseconds() {
 		t.Errorf("%q: the floor is %d", n.marker, floor)
@@ -587,10 +587,10 @@ func TestNewMasterStartsTokensAtClock(t *testing.T) {
 }
 
 func TestTokensNeedClocksWithinMinute(t *testing.T) {
-	n, c := newMover(t)
+	n, c := newFailoverServer(t)
 	n.restart("r2/old", false)
 	n.checkWaits(c)
-	n.advance(2*quarantine, c)
+	n.advanceClock(2*quarantine, c)
 	n.clock = n.clock.Add(61 * time.Second)
 	if err := n.observeAndDecide(c); !errors.Is(err, ErrClocks) {
 		t.Errorf("with %q: %v", n.marker, err)
@@ -600,8 +600,8 @@ func TestTokensNeedClocksWithinMinute(t *testing.T) {
 }
 
 func TestPlainAndFailoverClientsConflict(t *testing.T) {
-	n, c := newMover(t)
-	plain := newClient(alone)
+	n, c := newFailoverServer(t)
+	plain := newClient(singleRules)
 	plain.clock = n.clock
 	n.checkConflict(plain, `"n=1 v=3 failover maxttl=60000"`)
 	n.marker = "n=1 v=3"
@@ -611,14 +611,14 @@ func TestPlainAndFailoverClientsConflict(t *testing.T) {
 
 // A restart of such a node would go unnoticed. The same holds for a server that another one replaces.
 func TestNodeWithoutRunIDVotesOnlyAlone(t *testing.T) {
-	for _, r := range []Rules{three, moves, {Nodes: 3, ReadOnly: true}, {Nodes: 3, NoQuarantine: true}} {
+	for _, r := range []Rules{threeNodeRules, failoverRules, {Nodes: 3, ReadOnly: true}, {Nodes: 3, NoQuarantine: true}} {
 		n := &server{T: t, run: Run("", "promoted"), clock: noon}
 		if err := n.observeAndDecide(newClient(r)); !errors.Is(err, ErrNoRun) {
 			t.Errorf("%+v: %v, want ErrNoRun", r, err)
 		}
 	}
 	n := &server{T: t, clock: noon}
-	n.checkVotes(newClient(alone))
+	n.checkVotes(newClient(singleRules))
 	floor, err := Floor(n.marker, n.run, noon.UnixMicro(), noon.UnixMicro())
 	if want := n.newBase(); err != nil || strconv.FormatInt(floor, 10) != want {
 		t.Errorf("its tokens begin at %d, %v, want %s", floor, err, want)
@@ -635,20 +635,20 @@ func TestReadOnlyClientWritesNothing(t *testing.T) {
 		rules Rules
 		want  error
 	}{
-		"nobody has seen it":           {server{}, three, ErrNoVote},
-		"admitted":                     {server{marker: "n=3 v=3 maxttl=60000 run=r1"}, three, nil},
-		"admitted in another run":      {server{marker: "n=3 v=3 maxttl=60000 run=r0"}, three, ErrNoVote},
-		"first seen":                   {server{marker: "n=3 v=3 maxttl=60000 seen=r1 client=1 node=1"}, three, ErrNoVote},
-		"another MaxTTL":               {server{marker: "n=3 v=3 maxttl=30000 run=r1"}, three, nil},
-		"durable, and was":             {server{marker: "n=3 v=3 maxttl=60000 run=r0 durable=a:1", durable: true}, three, nil},
-		"durable no more":              {server{marker: "n=3 v=3 maxttl=60000 run=r0 durable=a:1"}, three, ErrNoVote},
-		"durable as another node":      {server{marker: "n=3 v=3 maxttl=60000 run=r0 durable=b:1", durable: true}, three, ErrNoVote},
+		"nobody has seen it":           {server{}, threeNodeRules, ErrNoVote},
+		"admitted":                     {server{marker: "n=3 v=3 maxttl=60000 run=r1"}, threeNodeRules, nil},
+		"admitted in another run":      {server{marker: "n=3 v=3 maxttl=60000 run=r0"}, threeNodeRules, ErrNoVote},
+		"first seen":                   {server{marker: "n=3 v=3 maxttl=60000 seen=r1 client=1 node=1"}, threeNodeRules, ErrNoVote},
+		"another MaxTTL":               {server{marker: "n=3 v=3 maxttl=30000 run=r1"}, threeNodeRules, nil},
+		"durable, and was":             {server{marker: "n=3 v=3 maxttl=60000 run=r0 durable=a:1", durable: true}, threeNodeRules, nil},
+		"durable no more":              {server{marker: "n=3 v=3 maxttl=60000 run=r0 durable=a:1"}, threeNodeRules, ErrNoVote},
+		"durable as another node":      {server{marker: "n=3 v=3 maxttl=60000 run=r0 durable=b:1", durable: true}, threeNodeRules, ErrNoVote},
 		"this client has no patience":  {server{marker: "n=3 v=3 maxttl=60000 run=r0"}, Rules{Nodes: 3, NoQuarantine: true}, nil},
-		"one server alone":             {server{marker: "n=1 v=3 run=r0"}, alone, nil},
-		"a shard that never moved":     {server{marker: "n=1 v=3 failover maxttl=60000 run=r0 shard=y", shard: "x"}, moves, nil},
-		"a shard after its own run":    {server{marker: "n=1 v=3 failover maxttl=60000 run=r0 shard=x", shard: "x"}, moves, ErrNoVote},
-		"a set of another size":        {server{marker: "n=5 v=3 maxttl=60000 run=r1"}, three, &ConflictError{}},
-		"a set that does not failover": {server{marker: "n=1 v=3 run=r1"}, moves, &ConflictError{}},
+		"one server alone":             {server{marker: "n=1 v=3 run=r0"}, singleRules, nil},
+		"a shard that never moved":     {server{marker: "n=1 v=3 failover maxttl=60000 run=r0 shard=y", shard: "x"}, failoverRules, nil},
+		"a shard after its own run":    {server{marker: "n=1 v=3 failover maxttl=60000 run=r0 shard=x", shard: "x"}, failoverRules, ErrNoVote},
+		"a set of another size":        {server{marker: "n=5 v=3 maxttl=60000 run=r1"}, threeNodeRules, &ConflictError{}},
+		"a set that does not failover": {server{marker: "n=1 v=3 run=r1"}, failoverRules, &ConflictError{}},
 	} {
 		n := of.n
 		n.T, n.run, n.clock = t, "r1", noon
@@ -669,7 +669,7 @@ func TestReadOnlyClientWritesNothing(t *testing.T) {
 // Moving slots bring along a marker that shows nothing about the shard that receives them.
 func TestUnpromotedShardIgnoresForeignMarker(t *testing.T) {
 	shard := func(t *testing.T) (*server, *client) {
-		n, c := newMover(t)
+		n, c := newFailoverServer(t)
 		n.shard = "x"
 		n.marker = ""
 		n.checkVotes(c)
@@ -696,13 +696,13 @@ func TestUnpromotedShardIgnoresForeignMarker(t *testing.T) {
 		n.marker = ""
 		n.restart("r2/old", false)
 		n.checkWaits(c)
-		n.checkWaits(newClient(moves))
-		n.advance(quarantine, c)
+		n.checkWaits(newClient(failoverRules))
+		n.advanceClock(quarantine, c)
 		n.checkVotes(c)
 		n.marker = ""
 		n.checkVotes(c) // this client has admitted the node since
 		n.marker = ""
-		n.checkWaits(newClient(moves))
+		n.checkWaits(newClient(failoverRules))
 	})
 }
 
@@ -717,7 +717,7 @@ func TestOnlyNoQuarantineSkipsQuarantine(t *testing.T) {
 		"a node that fails over":           {Rules{Nodes: 1, FailsOver: true, NoQuarantine: true}, "", true},
 		"one server alone":                 {Rules{Nodes: 1, NoQuarantine: true}, "", false},
 		"a durable node that remembers":    {Rules{Nodes: 3, NoQuarantine: true}, "n=3 v=3 maxttl=60000 run=r0 durable=a:1", false},
-		"a node of three, with quarantine": {three, "", false},
+		"a node of three, with quarantine": {threeNodeRules, "", false},
 	} {
 		n, c := &server{T: t, run: "r1", marker: of.marker, clock: noon}, newClient(of.rules)
 		o := n.observe(c)
@@ -740,7 +740,7 @@ func TestDurabilityIsAskedOnlyWhenNeeded(t *testing.T) {
 		"n=3 v=3 maxttl=60000 run=r0 durable=b:1":                        true,
 		"n=3 v=3 maxttl=60000 seen=r1 client=1 node=1 client2=1 node2=1": true,
 	} {
-		n, c := &server{T: t, run: "r1", marker: marker, clock: noon}, newClient(three)
+		n, c := &server{T: t, run: "r1", marker: marker, clock: noon}, newClient(threeNodeRules)
 		if _, v := c.Decide(State{}, n.observe(c)); v.AskDurable != want {
 			t.Errorf("%q: %+v, want AskDurable %v", marker, v, want)
 		}
@@ -750,7 +750,7 @@ func TestDurabilityIsAskedOnlyWhenNeeded(t *testing.T) {
 // The model checker continues from each state of a client several times.
 func TestDecideDoesNotMutateState(t *testing.T) {
 	t.Parallel()
-	c := newClient(three)
+	c := newClient(threeNodeRules)
 	seen := func(s State, run string) State {
 		s, _ = c.Decide(s, Observation{Marker: "n=3 v=3 maxttl=60000 run=" + run, Run: run})
 		return s
@@ -770,7 +770,7 @@ func FuzzMarker(f *testing.F) {
 	f.Add(" seen=r1 client=5 node=6 client2=7 node2=8")
 	f.Add(" seen=r1 client=-9223372036854775808 node=9223372036854775807")
 	f.Fuzz(func(t *testing.T, text string) {
-		c := newClient(three)
+		c := newClient(threeNodeRules)
 		_, v := c.Decide(State{}, Observation{
 			Marker: c.markerPrefix() + text, Name: "a:1", Run: "r1", Durable: Yes, Client: 1, Node: 1,
 		})

@@ -60,8 +60,8 @@ type Resource interface {
 // Counts holds the present numbers of a class.
 type Counts struct{ Waiters, Held, AtRisk int }
 
-// class is one class of keys.
-type class struct {
+// classState is one class of keys.
+type classState struct {
 	Resource
 	name string
 	Counts
@@ -69,7 +69,7 @@ type class struct {
 
 // lease is a lease that is held.
 type lease struct {
-	of     *class
+	of     *classState
 	atRisk bool
 }
 
@@ -86,7 +86,7 @@ type Tracker struct {
 	opts Options
 
 	mu      sync.Mutex // guards the fields below; no hook is called while it is held
-	classes map[string]*class
+	classes map[string]*classState
 	leases  map[string]lease // by owner
 	nodes   map[string]Node
 	clients []*holdfast.Client
@@ -100,7 +100,7 @@ func New(o Options) *Tracker {
 	if o.Classes <= 0 {
 		o.Classes = maxClasses
 	}
-	return &Tracker{opts: o, classes: make(map[string]*class), leases: make(map[string]lease), nodes: make(map[string]Node)}
+	return &Tracker{opts: o, classes: make(map[string]*classState), leases: make(map[string]lease), nodes: make(map[string]Node)}
 }
 
 // Watch makes Nodes include the nodes of client.
@@ -147,7 +147,7 @@ func (t *Tracker) ClassOf(key string) string {
 }
 
 // classOf returns the class of key. The caller holds mu.
-func (t *Tracker) classOf(key string) *class {
+func (t *Tracker) classOf(key string) *classState {
 	name := t.opts.Class(key)
 	if c := t.classes[name]; c != nil {
 		return c
@@ -158,14 +158,14 @@ func (t *Tracker) classOf(key string) *class {
 	name = strings.ToValidUTF8(name, "�")
 	c := t.classes[name]
 	if c == nil {
-		c = &class{Resource: t.opts.New(name), name: name}
+		c = &classState{Resource: t.opts.New(name), name: name}
 		t.classes[name] = c
 	}
 	return c
 }
 
 // withClass calls fn with the class of key and with mu held.
-func (t *Tracker) withClass(key string, fn func(*class)) {
+func (t *Tracker) withClass(key string, fn func(*classState)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	fn(t.classOf(key))
@@ -175,23 +175,23 @@ func (t *Tracker) withClass(key string, fn func(*class)) {
 func (t *Tracker) Hooks(caller holdfast.Hooks) holdfast.Hooks {
 	return holdfast.Hooks{
 		Waiting: callBoth(func(e holdfast.WaitingEvent) {
-			t.withClass(e.Key, func(c *class) { c.Waiters++ })
+			t.withClass(e.Key, func(c *classState) { c.Waiters++ })
 		}, caller.Waiting),
 		Acquired: callBoth(func(e holdfast.AcquiredEvent) {
-			t.withClass(e.Key, func(c *class) {
+			t.withClass(e.Key, func(c *classState) {
 				c.endWait(e.Told)
 				t.noteHold(c, e.Owner, false)
 				c.Acquired(e.Context, e.Waited)
 			})
 		}, caller.Acquired),
 		Failed: callBoth(func(e holdfast.FailedEvent) {
-			t.withClass(e.Key, func(c *class) {
+			t.withClass(e.Key, func(c *classState) {
 				c.endWait(e.Told)
 				c.Failed(e.Context, e.Waited, FailureReason(e.Err))
 			})
 		}, caller.Failed),
 		Renewed: callBoth(func(e holdfast.RenewedEvent) {
-			t.withClass(e.Key, func(c *class) {
+			t.withClass(e.Key, func(c *classState) {
 				result := "ok"
 				if e.Err != nil {
 					result = "failed"
@@ -201,17 +201,17 @@ func (t *Tracker) Hooks(caller holdfast.Hooks) holdfast.Hooks {
 			})
 		}, caller.Renewed),
 		AtRisk: callBoth(func(e holdfast.AtRiskEvent) {
-			t.withClass(e.Key, func(c *class) { t.noteHold(c, e.Owner, e.AtRisk) })
+			t.withClass(e.Key, func(c *classState) { t.noteHold(c, e.Owner, e.AtRisk) })
 		}, caller.AtRisk),
 		Lost: callBoth(func(e holdfast.LostEvent) {
-			t.withClass(e.Key, func(c *class) {
+			t.withClass(e.Key, func(c *classState) {
 				t.forgetHold(e.Owner)
 				c.Ended(e.Context, e.Held)
 				c.Lost(e.Context, LossReason(e.Reason))
 			})
 		}, caller.Lost),
 		Released: callBoth(func(e holdfast.ReleasedEvent) {
-			t.withClass(e.Key, func(c *class) {
+			t.withClass(e.Key, func(c *classState) {
 				t.forgetHold(e.Owner)
 				c.Ended(e.Context, e.Held)
 				if e.Err != nil {
@@ -233,14 +233,14 @@ func (t *Tracker) Hooks(caller holdfast.Hooks) holdfast.Hooks {
 }
 
 // endWait ends a wait that a Waiting event reported. After restartCounts there may be none.
-func (c *class) endWait(told bool) {
+func (c *classState) endWait(told bool) {
 	if told {
 		c.Waiters = max(c.Waiters-1, 0)
 	}
 }
 
 // noteHold records that owner holds a lock of c. The caller holds mu.
-func (t *Tracker) noteHold(c *class, owner string, atRisk bool) {
+func (t *Tracker) noteHold(c *classState, owner string, atRisk bool) {
 	old, known := t.leases[owner]
 	if known && old.atRisk == atRisk {
 		return

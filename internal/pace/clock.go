@@ -54,12 +54,12 @@ func (c *Clock) Now() int64 { return c.Of(time.Now()) }
 // Of returns the value of Now at t, a time that has just been read.
 func (c *Clock) Of(t time.Time) int64 {
 	mono := int64(t.Sub(c.base))
-	return c.at(mono, int64(t.Round(0).Sub(c.base.Round(0)))-mono)
+	return c.timeAt(mono, int64(t.Round(0).Sub(c.base.Round(0)))-mono)
 }
 
-// at returns the value of Now for one reading of both clocks. A reading that is older than the last step must
+// timeAt returns the value of Now for one reading of both clocks. A reading that is older than the last step must
 // not undo that step.
-func (c *Clock) at(mono, lead int64) int64 {
+func (c *Clock) timeAt(mono, lead int64) int64 {
 	for {
 		last := c.last.Load()
 		ahead := lead - last.lead

@@ -25,7 +25,7 @@ func TestClockAddsForwardSteps(t *testing.T) {
 		{80, 2*hour + 1, 82 + 4*hour}, // a second suspend
 		{90, 2 * hour, 92 + 4*hour},   // noise
 	} {
-		if got := c.at(r.mono, r.lead); got != r.want {
+		if got := c.timeAt(r.mono, r.lead); got != r.want {
 			t.Errorf("reading %d: at(%d, %d) = %d, want %d", i, r.mono, r.lead, got, r.want)
 		}
 	}
@@ -42,7 +42,7 @@ func TestEveryReadingSeesSuspend(t *testing.T) {
 			all.Go(func() {
 				<-begin
 				for range 3 {
-					if got := c.at(1, hour); got != 2+hour {
+					if got := c.timeAt(1, hour); got != 2+hour {
 						t.Errorf("at(1, %d) = %d: the suspend is missing", hour, got)
 						return
 					}
@@ -57,9 +57,9 @@ func TestEveryReadingSeesSuspend(t *testing.T) {
 	}
 }
 
-// apart moves the monotonic reading of t by d, which otherwise only a suspend does. (In a bubble of package
+// shiftMonotonic moves the monotonic reading of t by d, which otherwise only a suspend does. (In a bubble of package
 // synctest no time has one.)
-func apart(t time.Time, d time.Duration) time.Time {
+func shiftMonotonic(t time.Time, d time.Duration) time.Time {
 	type layout struct { // layout of time.Time
 		wall uint64
 		mono int64
@@ -73,16 +73,16 @@ func TestWorseOfTwoClocksMeasuresTime(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for name, at := range map[string]time.Time{
-		"by the wall clock":      apart(now.Add(time.Second), time.Hour),
-		"by the monotonic clock": apart(now.Add(time.Second+time.Hour), -time.Hour),
+		"by the wall clock":      shiftMonotonic(now.Add(time.Second), time.Hour),
+		"by the monotonic clock": shiftMonotonic(now.Add(time.Second+time.Hour), -time.Hour),
 	} {
 		if left := Until(at, now); left != time.Second {
 			t.Errorf("what ends in a second %s has %v left", name, left)
 		}
 	}
 	for name, at := range map[string]time.Time{
-		"by the wall clock":      apart(now.Add(-time.Second), time.Hour),
-		"by the monotonic clock": apart(now.Add(time.Hour-time.Second), -time.Hour),
+		"by the wall clock":      shiftMonotonic(now.Add(-time.Second), time.Hour),
+		"by the monotonic clock": shiftMonotonic(now.Add(time.Hour-time.Second), -time.Hour),
 	} {
 		if gone := Elapsed(at, now); gone != time.Second {
 			t.Errorf("what began a second ago %s is %v old", name, gone)
@@ -94,8 +94,8 @@ func TestWorseOfTwoClocksMeasuresTime(t *testing.T) {
 func TestClockUsesBothReadings(t *testing.T) {
 	t.Parallel()
 	for name, base := range map[string]time.Time{
-		"monotonic": apart(time.Now(), -time.Hour),                // an hour passed, and the wall clock went back
-		"wall":      apart(time.Now().Add(-time.Hour), time.Hour), // an hour of sleep
+		"monotonic": shiftMonotonic(time.Now(), -time.Hour),                // an hour passed, and the wall clock went back
+		"wall":      shiftMonotonic(time.Now().Add(-time.Hour), time.Hour), // an hour of sleep
 	} {
 		c := NewClock()
 		c.base = base

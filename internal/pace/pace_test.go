@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// slow multiplies time-outs until the test ends, so the tests here are not parallel.
-func slow(t *testing.T, factor float64) {
+// scaleTimeouts multiplies time-outs until the test ends, so the tests here are not parallel.
+func scaleTimeouts(t *testing.T, factor float64) {
 	pace.SetFactor(func() float64 { return factor })
 	t.Cleanup(func() { pace.SetFactor(func() float64 { return 1 }) })
 }
@@ -31,23 +31,23 @@ func TestAttemptsFitBeforeLeaseEnds(t *testing.T) {
 		if got := int(left / pace.RequestTime(row.ttl, row.service)); got != row.normal {
 			t.Errorf("service %d, TTL %v: %d attempts, want %d", row.service, row.ttl, got, row.normal)
 		}
-		slow(t, 10)
+		scaleTimeouts(t, 10)
 		if got := int(left / pace.RequestTime(row.ttl, row.service)); got != row.slow {
 			t.Errorf("service %d, TTL %v, on a slow machine: %d attempts, want %d", row.service, row.ttl, got, row.slow)
 		}
 		if a, b := pace.RequestShare(10*time.Second, row.service), pace.RequestShare(100*time.Millisecond, row.service); a != row.at10s || b != row.at100m {
 			t.Errorf("service %d: shares of 10 s and 100 ms are %v and %v, want %v and %v", row.service, a, b, row.at10s, row.at100m)
 		}
-		slow(t, 1)
+		scaleTimeouts(t, 1)
 	}
 }
 
 func TestFactorNeverShortensTimes(t *testing.T) {
-	slow(t, 0.5)
+	scaleTimeouts(t, 0.5)
 	if got := pace.CallTime(); got != 2*time.Second {
 		t.Errorf("CallTime() = %v", got)
 	}
-	slow(t, 4)
+	scaleTimeouts(t, 4)
 	if got := pace.CallTime(); got != 8*time.Second {
 		t.Errorf("CallTime() = %v", got)
 	}

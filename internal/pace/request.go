@@ -20,10 +20,10 @@ const (
 	Alone
 )
 
-// shares has a row for each Service: the share of the TTL for one request, and the shortest and the longest
+// requestShares has a row for each Service: the share of the TTL for one request, and the shortest and the longest
 // time. Members and databases write to a disk before they answer, hence their shortest time. Beyond the
 // longest time waiting is useless: a server without an answer by then has lost the request.
-var shares = [...]struct {
+var requestShares = [...]struct {
 	share       time.Duration
 	least, most time.Duration
 }{
@@ -35,7 +35,7 @@ var shares = [...]struct {
 // RequestShare returns the part of a TTL that one request to s may take. Leases are planned so that this time
 // is free for a renewal. It does not depend on the factor.
 func RequestShare(ttl time.Duration, s Service) time.Duration {
-	row := shares[s]
+	row := requestShares[s]
 	return min(max(ttl/row.share, row.least), row.most)
 }
 
@@ -43,5 +43,5 @@ func RequestShare(ttl time.Duration, s Service) time.Duration {
 // share. On a slow machine it is longer, up to a quarter of the TTL, so that two attempts still fit.
 func RequestTime(ttl time.Duration, s Service) time.Duration {
 	share := RequestShare(ttl, s)
-	return max(share, min(Scale(share), ttl/shares[Alone].share))
+	return max(share, min(Scale(share), ttl/requestShares[Alone].share))
 }

@@ -5,14 +5,14 @@ import (
 	"testing"
 )
 
-// full has the most requests that one Step can have.
-var full = Actions{Release: All(5), GiveBack: All(5), Acquire: All(5), Stamped: 0b10101, Commit: All(5), Renew: All(5), Restore: 0b01010}
+// fullActions has the most requests that one Step can have.
+var fullActions = Actions{Release: All(5), GiveBack: All(5), Acquire: All(5), Stamped: 0b10101, Commit: All(5), Renew: All(5), Restore: 0b01010}
 
 func TestRequestsHaveFixedOrder(t *testing.T) {
 	c := Claim{N: 5, ID: 8, TTL: lease, Stamp: 77, Token: 100}
 	c.Epoch[3] = 2
 	var kinds []AskKind
-	for ask := range full.Asks(7, &c, 42, Owners{Before: "old", Now: "new", From: "other"}) {
+	for ask := range fullActions.Asks(7, &c, 42, Owners{Before: "old", Now: "new", From: "other"}) {
 		if ask.Node != 3 {
 			continue
 		}
@@ -41,8 +41,8 @@ func TestRequestsHaveFixedOrder(t *testing.T) {
 
 func TestOnlySubscribedNodesGetStamp(t *testing.T) {
 	c := Claim{N: 5, TTL: lease, Stamp: 77}
-	for ask := range full.Asks(0, &c, 0, Owners{}) {
-		if ask.Kind == AskAcquire && (ask.Stamp == 77) != full.Stamped.Has(ask.Node) {
+	for ask := range fullActions.Asks(0, &c, 0, Owners{}) {
+		if ask.Kind == AskAcquire && (ask.Stamp == 77) != fullActions.Stamped.Has(ask.Node) {
 			t.Errorf("node %d is sent stamp %d", ask.Node, ask.Stamp)
 		}
 	}
@@ -51,7 +51,7 @@ func TestOnlySubscribedNodesGetStamp(t *testing.T) {
 func TestAsksAllocatesNothing(t *testing.T) {
 	c, n := Claim{N: 5, TTL: lease}, 0
 	if got := testing.AllocsPerRun(10, func() {
-		for range full.Asks(0, &c, 0, Owners{}) {
+		for range fullActions.Asks(0, &c, 0, Owners{}) {
 			n++
 		}
 	}); got != 0 {
@@ -61,8 +61,8 @@ func TestAsksAllocatesNothing(t *testing.T) {
 
 func TestOnlyRegainedNodesRestoreLock(t *testing.T) {
 	c := Claim{N: 5, TTL: lease, Token: 100}
-	for ask := range full.Asks(0, &c, 0, Owners{}) {
-		if ask.Restore != (ask.Kind == AskRenew && full.Restore.Has(ask.Node)) {
+	for ask := range fullActions.Asks(0, &c, 0, Owners{}) {
+		if ask.Restore != (ask.Kind == AskRenew && fullActions.Restore.Has(ask.Node)) {
 			t.Errorf("%v of node %d: anew %v", ask.Kind, ask.Node, ask.Restore)
 		}
 	}
@@ -71,8 +71,8 @@ func TestOnlyRegainedNodesRestoreLock(t *testing.T) {
 // Each request reaches its script with its arguments.
 func TestLockAnswersEachRequest(t *testing.T) {
 	const now = noon
-	mine := Lock{Owner: "a", Token: base, Until: now/1000 + ttl, Fence: end}
-	free := Lock{Fence: end}
+	mine := Lock{Owner: "a", Token: base, Until: now/1000 + ttl, Fence: firstBlockEnd}
+	free := Lock{Fence: firstBlockEnd}
 	long := mine
 	long.Until = now/1000 + 2*ttl
 	for name, row := range map[string]struct {
@@ -83,30 +83,30 @@ func TestLockAnswersEachRequest(t *testing.T) {
 	}{
 		"acquire": {
 			free,
-			Ask{Kind: AskAcquire, Least: end + 100, Clock: now},
+			Ask{Kind: AskAcquire, Least: firstBlockEnd + 100, Clock: now},
 			Granted,
-			Lock{Owner: "a", Token: end + 100, Until: now/1000 + 2*ttl, Fence: LastOfBlock(end + 100)},
+			Lock{Owner: "a", Token: firstBlockEnd + 100, Until: now/1000 + 2*ttl, Fence: LastOfBlock(firstBlockEnd + 100)},
 		},
 		"adopt": {
-			Lock{Owner: "z", Token: base, Until: mine.Until, Fence: end},
-			Ask{Kind: AskAdopt, From: "z", Least: end + 100, Clock: now},
+			Lock{Owner: "z", Token: base, Until: mine.Until, Fence: firstBlockEnd},
+			Ask{Kind: AskAdopt, From: "z", Least: firstBlockEnd + 100, Clock: now},
 			Granted,
-			Lock{Owner: "a", Token: end + 100, Until: now/1000 + 2*ttl, Notes: Notes{}.With("z", mine.Until), Fence: LastOfBlock(end + 100)},
+			Lock{Owner: "a", Token: firstBlockEnd + 100, Until: now/1000 + 2*ttl, Notes: Notes{}.With("z", mine.Until), Fence: LastOfBlock(firstBlockEnd + 100)},
 		},
 		"commit": {
 			mine,
-			Ask{Kind: AskCommit, Token: end + 100},
+			Ask{Kind: AskCommit, Token: firstBlockEnd + 100},
 			Accepted,
-			Lock{Owner: "a", Token: end + 100, Until: mine.Until, Fence: LastOfBlock(end + 100)},
+			Lock{Owner: "a", Token: firstBlockEnd + 100, Until: mine.Until, Fence: LastOfBlock(firstBlockEnd + 100)},
 		},
 		"renew":             {mine, Ask{Kind: AskRenew, Token: base}, Kept, long},
 		"renew, free":       {free, Ask{Kind: AskRenew, Token: base}, NotMine, free},
 		"renew, free, anew": {free, Ask{Kind: AskRenew, Token: base, Restore: true}, Kept, long},
 		"release":           {mine, Ask{Kind: AskRelease}, Freed, free},
-		"release, MinHold":  {mine, Ask{Kind: AskRelease, MinHold: lease}, Freed, Lock{Owner: KeptID("a"), Until: now/1000 + lease/ms, Fence: end}},
+		"release, MinHold":  {mine, Ask{Kind: AskRelease, MinHold: lease}, Freed, Lock{Owner: KeptID("a"), Until: now/1000 + lease/ms, Fence: firstBlockEnd}},
 	} {
 		row.ask.Owner, row.ask.TTL = "a", 2*ttl*ms
-		if l, r, _ := row.lock.Answer(now, &row.ask, newDeafLock); r.Kind != row.kind || l != row.want {
+		if l, r, _ := row.lock.Answer(now, &row.ask, nobodyListens); r.Kind != row.kind || l != row.want {
 			t.Errorf("%s: %+v, left %+v, want %+v", name, r, l, row.want)
 		}
 	}

@@ -175,7 +175,7 @@ type End struct {
 func Detached(n int, ttl int64) Claim {
 	c := Claim{N: int8(n), TTL: ttl, Phase: Held}
 	for i := range n {
-		c.Sends[i] = sendsKnown
+		c.Sends[i] = sendsCertain
 	}
 	return c
 }
@@ -202,15 +202,15 @@ func (c *Claim) Step(e Event) (a Actions) {
 
 // Alarm returns the time at which the claim needs a Tick; 0: never.
 func (c *Claim) Alarm() int64 {
-	alarm := earlier(c.GiveBackAt, c.RestUntil)
+	alarm := earlierTime(c.GiveBackAt, c.RestUntil)
 	for n := range c.Unanswered().Nodes {
-		alarm = earlier(alarm, c.AnswerBy[n])
+		alarm = earlierTime(alarm, c.AnswerBy[n])
 	}
 	return alarm
 }
 
-// earlier returns the earlier of two times. The time 0 means never.
-func earlier(a, b int64) int64 {
+// earlierTime returns the earlier of two times. The time 0 means never.
+func earlierTime(a, b int64) int64 {
 	if a == 0 || b != 0 && b < a {
 		return b
 	}
@@ -263,21 +263,21 @@ func (c *Claim) touchedNodes() Set {
 	return s
 }
 
-const sendsKnown = 255 // the node has certainly received a request of this id
+const sendsCertain = 255 // the node has certainly received a request of this id
 
 // countAnswer updates Sends, RoundTrip and Answered from an answer.
 func (c *Claim) countAnswer(e *Event) {
 	switch {
 	case e.Kind == Woken:
-		c.Sends[e.Node] = sendsKnown
+		c.Sends[e.Node] = sendsCertain
 	case !e.Kind.isAnswer():
 	case e.Kind == Failed && e.Unsent:
-		if s := &c.Sends[e.Node]; *s > 0 && *s < sendsKnown {
+		if s := &c.Sends[e.Node]; *s > 0 && *s < sendsCertain {
 			*s--
 		}
 	case e.Kind == Failed:
 	default:
-		c.Sends[e.Node] = sendsKnown
+		c.Sends[e.Node] = sendsCertain
 		// A single slow round trip, as in an outage, soon stops counting.
 		c.RoundTrip = max(min(e.At-e.Sent, RequestTimeout(c.TTL)), c.RoundTrip-c.RoundTrip/8)
 		c.Answered[e.Node] = max(c.Answered[e.Node], e.Sent)
@@ -287,7 +287,7 @@ func (c *Claim) countAnswer(e *Event) {
 // countSends counts a request to each node in s that may leave a lock or a queue entry behind.
 func (c *Claim) countSends(s Set) {
 	for n := range s.Nodes {
-		if c.Sends[n] < sendsKnown {
+		if c.Sends[n] < sendsCertain {
 			c.Sends[n]++
 		}
 	}

@@ -30,7 +30,7 @@ func (l Lock) At(now int64) Lock {
 	if now > l.Until {
 		l.free()
 	}
-	l.Queue, l.Notes = l.Queue.at(now), l.Notes.at(now)
+	l.Queue, l.Notes = l.Queue.withoutExpired(now), l.Notes.withoutExpired(now)
 	return l
 }
 

@@ -9,30 +9,30 @@ import (
 
 // Times of the tests: noon is the initial clock in µs, ttl is in ms.
 const (
-	noon = int64(1_800_000_000_000_000)
-	ttl  = int64(10_000)
-	end  = noon // last token of the first block of a counter that starts at noon
-	base = end - Block + 1
+	noon          = int64(1_800_000_000_000_000)
+	ttl           = int64(10_000)
+	firstBlockEnd = noon // last token of the first block of a counter that starts at noon
+	base          = firstBlockEnd - Block + 1
 )
 
-func newDeafLock(string) bool { return false }
-func hears(string) bool       { return true }
+func nobodyListens(string) bool    { return false }
+func everybodyListens(string) bool { return true }
 
-// takenFrom returns a lock that a acquired at noon, on a new node.
-func takenFrom(t *testing.T) Lock {
+// lockHeldByA returns a lock that a acquired at noon, on a new node.
+func lockHeldByA(t *testing.T) Lock {
 	t.Helper()
-	l, r, _ := Lock{}.Acquire(noon, "a", ttl, noon, 0, 0, newDeafLock)
+	l, r, _ := Lock{}.Acquire(noon, "a", ttl, noon, 0, 0, nobodyListens)
 	if want := (Reply{Event: Event{Kind: Granted, Token: base}}); r != want {
 		t.Fatalf("first acquire: %+v, want %+v", r, want)
 	}
 	return l
 }
 
-// queuedBehind returns a lock of a, with b and c in the queue.
-func queuedBehind(t *testing.T) Lock {
+// lockWithQueue returns a lock of a, with b and c in the queue.
+func lockWithQueue(t *testing.T) Lock {
 	t.Helper()
-	l, _, _ := takenFrom(t).Acquire(noon, "c", ttl, noon, 0, 7, newDeafLock)
-	l, _, _ = l.Acquire(noon, "b", ttl, noon, 0, 6, newDeafLock)
+	l, _, _ := lockHeldByA(t).Acquire(noon, "c", ttl, noon, 0, 7, nobodyListens)
+	l, _, _ = l.Acquire(noon, "b", ttl, noon, 0, 6, nobodyListens)
 	return l
 }
 
@@ -44,8 +44,8 @@ func queueOwners(q Queue) []string {
 	return all
 }
 
-// timeLeft returns q with places for the owners, in this order.
-func timeLeft(q Queue, owners ...string) Queue {
+// withPlaces returns q with places for the owners, in this order.
+func withPlaces(q Queue, owners ...string) Queue {
 	for i, owner := range owners {
 		q = q.With(Place{Owner: owner, Stamp: int64(i + 1), Until: noon/1000 + QueueKeep})
 	}
@@ -54,8 +54,8 @@ func timeLeft(q Queue, owners ...string) Queue {
 
 func TestRepeatedAcquireChangesOnlyExpiry(t *testing.T) {
 	t.Parallel()
-	first := takenFrom(t)
-	again, r, _ := first.Acquire(noon+1_000_000, "a", ttl, noon+1_000_000, 0, 0, newDeafLock)
+	first := lockHeldByA(t)
+	again, r, _ := first.Acquire(noon+1_000_000, "a", ttl, noon+1_000_000, 0, 0, nobodyListens)
 	if r.Kind != Granted || r.Token != base {
 		t.Fatalf("second acquire: %+v", r)
 	}
@@ -67,26 +67,26 @@ func TestRepeatedAcquireChangesOnlyExpiry(t *testing.T) {
 
 func TestDenialDoesNotChangeCounter(t *testing.T) {
 	t.Parallel()
-	l, r, _ := takenFrom(t).Acquire(noon+5_000_000, "b", ttl, noon, 0, 0, newDeafLock)
+	l, r, _ := lockHeldByA(t).Acquire(noon+5_000_000, "b", ttl, noon, 0, 0, nobodyListens)
 	if want := (Reply{Event: Event{Kind: Denied, Left: 5000 * ms}, Holder: "a"}); r != want {
 		t.Fatalf("denial: %+v, want %+v", r, want)
 	}
-	if l != takenFrom(t) {
+	if l != lockHeldByA(t) {
 		t.Fatalf("denial without a stamp left %+v", l)
 	}
-	l, r, _ = l.Acquire(noon, "b", ttl, noon, 0, 5, newDeafLock)
-	if r.Kind == Granted || r.Waiters != 1 || l.Fence != end || l.Queue.Len() != 1 {
+	l, r, _ = l.Acquire(noon, "b", ttl, noon, 0, 5, nobodyListens)
+	if r.Kind == Granted || r.Waiters != 1 || l.Fence != firstBlockEnd || l.Queue.Len() != 1 {
 		t.Fatalf("denial with a stamp: %+v, %+v", r, l)
 	}
 }
 
 func TestExpiredLockIsFree(t *testing.T) {
 	t.Parallel()
-	l := takenFrom(t)
-	if _, r, _ := l.Acquire(noon+ttl*1000, "b", ttl, noon, 0, 0, newDeafLock); r.Kind == Granted {
+	l := lockHeldByA(t)
+	if _, r, _ := l.Acquire(noon+ttl*1000, "b", ttl, noon, 0, 0, nobodyListens); r.Kind == Granted {
 		t.Fatal("granted in the last millisecond of another's lock")
 	}
-	_, r, _ := l.Acquire(noon+(ttl+1)*1000, "b", ttl, noon, 0, 0, newDeafLock)
+	_, r, _ := l.Acquire(noon+(ttl+1)*1000, "b", ttl, noon, 0, 0, nobodyListens)
 	if r.Kind != Granted || r.Token != base+Block {
 		t.Fatalf("after expiry: %+v, want base %d", r, base+Block)
 	}
@@ -102,7 +102,7 @@ func TestNewCounterStartsAtClock(t *testing.T) {
 		{noon + 60_000_000, noon},
 		{noon - 60_000_000, noon},
 	} {
-		if _, r, _ := (Lock{}).Acquire(noon, "a", ttl, tt.clock, 0, 0, newDeafLock); r.Kind != Granted || r.Token != tt.want-Block+1 {
+		if _, r, _ := (Lock{}).Acquire(noon, "a", ttl, tt.clock, 0, 0, nobodyListens); r.Kind != Granted || r.Token != tt.want-Block+1 {
 			t.Errorf("clock at %+d µs: base %d, want %d", tt.clock-noon, r.Token, tt.want-Block+1)
 		}
 	}
@@ -111,24 +111,24 @@ func TestNewCounterStartsAtClock(t *testing.T) {
 // Trace C5: a counter that starts at a wrong time is above all later starts.
 func TestNoCounterStartsOnClockSkew(t *testing.T) {
 	t.Parallel()
-	lost := takenFrom(t)
+	lost := lockHeldByA(t)
 	lost.Token, lost.Fence = 0, 0
-	idle := queuedBehind(t)
+	idle := lockWithQueue(t)
 	idle.free()
 	idle.Fence = 0
 	for _, clock := range []int64{noon + 60_000_001, noon - 60_000_001, noon - 3600*1_000_000, 0} {
 		for name, before := range map[string]Lock{"never used": {}, "waited for": idle, "held by the same, without a token": lost} {
-			if l, r, _ := before.Acquire(noon, "a", ttl, clock, 0, 5, newDeafLock); r.Kind != Failed || l != before {
+			if l, r, _ := before.Acquire(noon, "a", ttl, clock, 0, 5, nobodyListens); r.Kind != Failed || l != before {
 				t.Errorf("acquire, clock at %+d µs, %s: %+v, left %+v", clock-noon, name, r, l)
 			}
 		}
 		// The clock does not matter if the counter exists, or the lock has its token.
-		counted, r, _ := takenFrom(t).Acquire(noon+(ttl+1)*1000, "b", ttl, clock, 0, 0, newDeafLock)
-		if r.Kind != Granted || r.Token != end+1 {
+		counted, r, _ := lockHeldByA(t).Acquire(noon+(ttl+1)*1000, "b", ttl, clock, 0, 0, nobodyListens)
+		if r.Kind != Granted || r.Token != firstBlockEnd+1 {
 			t.Errorf("a counter that is there, clock at %+d µs: %+v", clock-noon, r)
 		}
 		counted.Fence = 0
-		if l, r, _ := counted.Acquire(noon, "b", ttl, clock, 0, 0, newDeafLock); r.Kind != Granted || r.Token != end+1 || l.Fence != 0 {
+		if l, r, _ := counted.Acquire(noon, "b", ttl, clock, 0, 0, nobodyListens); r.Kind != Granted || r.Token != firstBlockEnd+1 || l.Fence != 0 {
 			t.Errorf("a token that is there, clock at %+d µs: %+v, counter %d", clock-noon, r, l.Fence)
 		}
 	}
@@ -150,13 +150,13 @@ func TestClockErrorNamesOffset(t *testing.T) {
 func TestCounterNeverExpires(t *testing.T) {
 	t.Parallel()
 	const year = 365 * 24 * 3600 * 1_000_000
-	l := queuedBehind(t).At(noon + year)
-	if l != (Lock{Fence: end}) {
+	l := lockWithQueue(t).At(noon + year)
+	if l != (Lock{Fence: firstBlockEnd}) {
 		t.Fatalf("left %+v, want the counter alone", l)
 	}
 	for _, clock := range []int64{noon + year, noon, 0} {
-		if _, r, _ := l.Acquire(noon+year, "b", ttl, clock, 0, 0, newDeafLock); r.Kind != Granted || r.Token != end+1 {
-			t.Errorf("a year later, clock at %+d µs: %+v, want token %d", clock-noon, r, end+1)
+		if _, r, _ := l.Acquire(noon+year, "b", ttl, clock, 0, 0, nobodyListens); r.Kind != Granted || r.Token != firstBlockEnd+1 {
+			t.Errorf("a year later, clock at %+d µs: %+v, want token %d", clock-noon, r, firstBlockEnd+1)
 		}
 	}
 }
@@ -170,7 +170,7 @@ func TestTokensRiseAcrossSharedCounter(t *testing.T) {
 		name, now := names[i*i%3], noon+int64(i)*(ttl+1)*1000
 		l := locks[name]
 		l.Fence = fence
-		l, r, _ := l.Acquire(now, "a", ttl, now, 0, 0, newDeafLock)
+		l, r, _ := l.Acquire(now, "a", ttl, now, 0, 0, nobodyListens)
 		if r.Kind != Granted || i > 0 && r.Token != last+Block || l.Fence != LastOfBlock(r.Token) {
 			t.Fatalf("grant %d, of %s: %+v after %d, counter %d", i, name, r, last, l.Fence)
 		}
@@ -180,21 +180,21 @@ func TestTokensRiseAcrossSharedCounter(t *testing.T) {
 
 func TestNoGrantIsBelowMinToken(t *testing.T) {
 	t.Parallel()
-	free := queuedBehind(t)
+	free := lockWithQueue(t)
 	free.free()
 	for name, tt := range map[string]struct {
 		lock  Lock
 		least int64
 		token int64
 	}{
-		"above the counter":             {free, end + 1000, end + 1000},
-		"below it":                      {free, base, end + 1},
+		"above the counter":             {free, firstBlockEnd + 1000, firstBlockEnd + 1000},
+		"below it":                      {free, base, firstBlockEnd + 1},
 		"a counter that is new":         {Lock{}, noon + 1000, noon + 1000},
-		"the owner's, above its token":  {takenFrom(t), end + 1000, end + 1000},
-		"the owner's, in the block":     {takenFrom(t), base + 1, end + 1},
-		"the owner's, as high as least": {takenFrom(t), base, base},
+		"the owner's, above its token":  {lockHeldByA(t), firstBlockEnd + 1000, firstBlockEnd + 1000},
+		"the owner's, in the block":     {lockHeldByA(t), base + 1, firstBlockEnd + 1},
+		"the owner's, as high as least": {lockHeldByA(t), base, base},
 	} {
-		l, r, _ := tt.lock.Acquire(noon, "a", ttl, noon, tt.least, 0, newDeafLock)
+		l, r, _ := tt.lock.Acquire(noon, "a", ttl, noon, tt.least, 0, nobodyListens)
 		if r.Kind != Granted || r.Token != tt.token || l.Token != tt.token || l.Fence != LastOfBlock(tt.token) {
 			t.Errorf("acquire, %s: %+v, left %+v, want token %d", name, r, l, tt.token)
 		}
@@ -205,13 +205,13 @@ func TestNoGrantIsBelowMinToken(t *testing.T) {
 			t.Errorf("adopt, %s: %+v, left %+v, want token %d", name, r, l, tt.token)
 		}
 	}
-	if l, r := takenFrom(t).Adopt(noon, "a", "b", ttl, noon, end+1000, 0); r.Token != end+1000 || l.Fence != LastOfBlock(end+1000) {
+	if l, r := lockHeldByA(t).Adopt(noon, "a", "b", ttl, noon, firstBlockEnd+1000, 0); r.Token != firstBlockEnd+1000 || l.Fence != LastOfBlock(firstBlockEnd+1000) {
 		t.Errorf("adopt from another: %+v, left %+v", r, l)
 	}
-	if l, w := queuedBehind(t).Release(noon, "a", end+1000, 0, 1000, hears); w.Base != end+1000 || l.Token != end+1000 {
+	if l, w := lockWithQueue(t).Release(noon, "a", firstBlockEnd+1000, 0, 1000, everybodyListens); w.Base != firstBlockEnd+1000 || l.Token != firstBlockEnd+1000 {
 		t.Errorf("release: woken %+v, left %+v", w, l)
 	}
-	if l, _, w := queuedBehind(t).Force(noon, "a", end+1000, 1000, 0, hears); w.Base != end+1000 || l.Token != end+1000 {
+	if l, _, w := lockWithQueue(t).Force(noon, "a", firstBlockEnd+1000, 1000, 0, everybodyListens); w.Base != firstBlockEnd+1000 || l.Token != firstBlockEnd+1000 {
 		t.Errorf("force: woken %+v, left %+v", w, l)
 	}
 }
@@ -219,13 +219,13 @@ func TestNoGrantIsBelowMinToken(t *testing.T) {
 // A hand-over knows no client's clock. The woken waiter acquires the lock with its own.
 func TestHandOverDoesNotStartLostCounter(t *testing.T) {
 	t.Parallel()
-	l := queuedBehind(t)
+	l := lockWithQueue(t)
 	l.Fence = 0
-	l, woken := l.Release(noon+1, "a", 0, 0, 1000, hears)
+	l, woken := l.Release(noon+1, "a", 0, 0, 1000, everybodyListens)
 	if woken != (Wake{Owner: "b"}) || l.Owner != "" || l.Fence != 0 || !slices.Equal(queueOwners(l.Queue), []string{"c"}) {
 		t.Fatalf("woken %q, left %+v", woken.Owner, l)
 	}
-	l, r, _ := l.Acquire(noon+2, "b", ttl, noon+2, 0, 6, newDeafLock)
+	l, r, _ := l.Acquire(noon+2, "b", ttl, noon+2, 0, 6, nobodyListens)
 	if r.Kind != Granted || r.Token != noon+2-Block+1 || !slices.Equal(queueOwners(l.Queue), []string{"c"}) {
 		t.Fatalf("then: %+v, left %+v", r, l)
 	}
@@ -240,11 +240,11 @@ func TestClockJumpLowersNoToken(t *testing.T) {
 	for _, renewed := range errs {
 		for _, asked := range errs {
 			for _, idle := range []int64{0, 100, 24 * 3600} {
-				l, a, _ := Lock{}.Acquire(noon, "a", ttl, noon, 0, 0, newDeafLock)
+				l, a, _ := Lock{}.Acquire(noon, "a", ttl, noon, 0, 0, nobodyListens)
 				l, _ = l.Renew(noon+renewed, "a", ttl, a.Token, false)
-				l, _ = l.Release(noon+renewed, "a", 0, 0, 1000, newDeafLock)
+				l, _ = l.Release(noon+renewed, "a", 0, 0, 1000, nobodyListens)
 				later := noon + idle*1_000_000
-				if _, b, _ := l.Acquire(later+asked, "b", ttl, later, 0, 0, newDeafLock); b.Token != a.Token+Block {
+				if _, b, _ := l.Acquire(later+asked, "b", ttl, later, 0, 0, nobodyListens); b.Token != a.Token+Block {
 					t.Fatalf("clock %+d h, %d s later %+d h: base %d after %d", renewed/hour, idle, asked/hour, b.Token, a.Token)
 				}
 			}
@@ -254,7 +254,7 @@ func TestClockJumpLowersNoToken(t *testing.T) {
 
 func TestCommitNeedsOwner(t *testing.T) {
 	t.Parallel()
-	l := takenFrom(t)
+	l := lockHeldByA(t)
 	for _, owner := range []string{"b", ""} {
 		if got, r := l.Commit(noon, owner, base+1000); r != replyOf(Refused) || got != l {
 			t.Errorf("commit by %q: %+v", owner, r)
@@ -267,17 +267,17 @@ func TestCommitNeedsOwner(t *testing.T) {
 
 func TestCommitSetsTokenAndRaisesCounter(t *testing.T) {
 	t.Parallel()
-	high := takenFrom(t)
-	high.Fence = end + 100*Block // of other locks on the node
-	for _, before := range []Lock{takenFrom(t), high} {
-		for _, token := range []int64{base, base + 1, base + 1000, end + 200*Block} {
+	high := lockHeldByA(t)
+	high.Fence = firstBlockEnd + 100*Block // of other locks on the node
+	for _, before := range []Lock{lockHeldByA(t), high} {
+		for _, token := range []int64{base, base + 1, base + 1000, firstBlockEnd + 200*Block} {
 			l, r := before.Commit(noon, "a", token)
 			want := before
 			want.Token, want.Fence = token, max(before.Fence, LastOfBlock(token))
 			if r != replyOf(Accepted) || l != want {
-				t.Errorf("commit of %+d, counter %+d: %+v, left %+v", token-base, before.Fence-end, r, l)
+				t.Errorf("commit of %+d, counter %+d: %+v, left %+v", token-base, before.Fence-firstBlockEnd, r, l)
 			}
-			if _, r, _ := l.Acquire(noon, "a", ttl, noon, 0, 0, newDeafLock); r.Token != token {
+			if _, r, _ := l.Acquire(noon, "a", ttl, noon, 0, 0, nobodyListens); r.Token != token {
 				t.Errorf("after a commit of %+d the owner is told %+d", token-base, r.Token-base)
 			}
 		}
@@ -288,15 +288,15 @@ func TestCommitSetsTokenAndRaisesCounter(t *testing.T) {
 // and an acquire of the owner was executed twice.
 func TestCommitBelowLockTokenIsRejected(t *testing.T) {
 	t.Parallel()
-	l := takenFrom(t)
+	l := lockHeldByA(t)
 	l.free() // the node forgets the lock
-	_, other, _ := l.Acquire(noon, "b", ttl, noon, 0, 0, newDeafLock)
+	_, other, _ := l.Acquire(noon, "b", ttl, noon, 0, 0, nobodyListens)
 	l.Fence = LastOfBlock(other.Token) // …and the lock of b as well
-	l, again, _ := l.Acquire(noon, "a", ttl, noon, 0, 0, newDeafLock)
-	if other.Token != end+1 || again.Token != end+1+Block {
+	l, again, _ := l.Acquire(noon, "a", ttl, noon, 0, 0, nobodyListens)
+	if other.Token != firstBlockEnd+1 || again.Token != firstBlockEnd+1+Block {
 		t.Fatalf("granted %d, then %d", other.Token, again.Token)
 	}
-	for _, token := range []int64{base, end, end + 1, again.Token - 1} {
+	for _, token := range []int64{base, firstBlockEnd, firstBlockEnd + 1, again.Token - 1} {
 		if got, r := l.Commit(noon, "a", token); r != replyOf(Refused) || got != l {
 			t.Errorf("commit of %+d: %+v, left %+v", token-again.Token, r, got)
 		}
@@ -309,9 +309,9 @@ func TestCommitBelowLockTokenIsRejected(t *testing.T) {
 // The node may have granted higher tokens before it lost the counter.
 func TestCommitStartsNoCounter(t *testing.T) {
 	t.Parallel()
-	l := takenFrom(t)
+	l := lockHeldByA(t)
 	l.Fence = 0
-	for _, token := range []int64{base, end, noon + 1000} {
+	for _, token := range []int64{base, firstBlockEnd, noon + 1000} {
 		if got, r := l.Commit(noon, "a", token); r != replyOf(Refused) || got != l {
 			t.Errorf("commit of %+d: %+v, left %+v", token-base, r, got)
 		}
@@ -321,23 +321,23 @@ func TestCommitStartsNoCounter(t *testing.T) {
 func TestRenewAnswersEachState(t *testing.T) {
 	t.Parallel()
 	later := noon + 3_000_000
-	free := takenFrom(t)
+	free := lockHeldByA(t)
 	free.free()
 	newer := free
-	newer.Fence = end + Block
+	newer.Fence = firstBlockEnd + Block
 	lost := free
 	lost.Fence = 0
-	kept := takenFrom(t).Keep(noon, "a", ttl)
+	kept := lockHeldByA(t).Keep(noon, "a", ttl)
 	for name, tt := range map[string]struct {
 		lock  Lock
 		owner string
 		anew  bool
 		ok    bool
 	}{
-		"mine":                       {takenFrom(t), "a", false, true},
-		"mine, anew":                 {takenFrom(t), "a", true, true},
-		"another's":                  {takenFrom(t), "b", false, false},
-		"another's, anew":            {takenFrom(t), "b", true, false},
+		"mine":                       {lockHeldByA(t), "a", false, true},
+		"mine, anew":                 {lockHeldByA(t), "a", true, true},
+		"another's":                  {lockHeldByA(t), "b", false, false},
+		"another's, anew":            {lockHeldByA(t), "b", true, false},
 		"free":                       {free, "a", false, false},
 		"free, anew":                 {free, "a", true, true},
 		"free, others since, anew":   {newer, "a", true, true},
@@ -360,7 +360,7 @@ func TestRenewalKeepsToken(t *testing.T) {
 	t.Parallel()
 	for _, token := range []int64{0, base - 1, base + 1000} {
 		for _, anew := range []bool{false, true} {
-			if l, r := takenFrom(t).Renew(noon, "a", ttl, token, anew); r.Kind != Kept || l != takenFrom(t) {
+			if l, r := lockHeldByA(t).Renew(noon, "a", ttl, token, anew); r.Kind != Kept || l != lockHeldByA(t) {
 				t.Errorf("token %+d, anew %v: %+v, left %+v", token-base, anew, r, l)
 			}
 		}
@@ -369,11 +369,11 @@ func TestRenewalKeepsToken(t *testing.T) {
 
 func TestAdoptComparesOwner(t *testing.T) {
 	t.Parallel()
-	free := takenFrom(t)
+	free := lockHeldByA(t)
 	free.free()
-	lost := takenFrom(t)
+	lost := lockHeldByA(t)
 	lost.Fence = 0
-	mine := takenFrom(t)
+	mine := lockHeldByA(t)
 	mine.Owner = "new"
 	bare := mine
 	bare.Token = 0
@@ -384,12 +384,12 @@ func TestAdoptComparesOwner(t *testing.T) {
 		base int64 // 0: denied
 		top  int64
 	}{
-		"that one's":             {takenFrom(t), "a", end + 1, end + Block},
-		"asked again":            {mine, "a", base, end},
-		"again, without a token": {bare, "a", end + 1, end + Block},
-		"another's":              {takenFrom(t), "b", 0, end},
-		"nobody's":               {free, "a", 0, end},
-		"nobody's, of no name":   {free, "", 0, end},
+		"that one's":             {lockHeldByA(t), "a", firstBlockEnd + 1, firstBlockEnd + Block},
+		"asked again":            {mine, "a", base, firstBlockEnd},
+		"again, without a token": {bare, "a", firstBlockEnd + 1, firstBlockEnd + Block},
+		"another's":              {lockHeldByA(t), "b", 0, firstBlockEnd},
+		"nobody's":               {free, "a", 0, firstBlockEnd},
+		"nobody's, of no name":   {free, "", 0, firstBlockEnd},
 		"the counter is lost":    {lost, "a", later - Block + 1, later},
 	} {
 		got, r := tt.lock.Adopt(later, tt.from, "new", ttl, later, 0, 0)
@@ -407,12 +407,12 @@ func TestAdoptComparesOwner(t *testing.T) {
 	if got, r := lost.Adopt(noon, "a", "new", ttl, noon+3600*1_000_000, 0, 0); r.Kind != Failed || got != lost.At(noon) {
 		t.Errorf("clocks differ: %+v, left %+v", r, got)
 	}
-	bare.Fence, bare.Queue = 0, timeLeft(bare.Queue, "a")
+	bare.Fence, bare.Queue = 0, withPlaces(bare.Queue, "a")
 	if got, r := bare.Adopt(noon, "a", "new", ttl, noon+3600*1_000_000, 0, 0); r.Kind != Failed || got != bare.At(noon) {
 		t.Errorf("asked again, clocks differ: %+v, left %+v", r, got)
 	}
-	waits := takenFrom(t)
-	waits.Queue = timeLeft(waits.Queue, "a", "b")
+	waits := lockHeldByA(t)
+	waits.Queue = withPlaces(waits.Queue, "a", "b")
 	if got, _ := waits.Adopt(noon, "a", "new", ttl, noon, 0, 0); !slices.Equal(queueOwners(got.Queue), []string{"b"}) {
 		t.Errorf("waiting: %v", queueOwners(got.Queue))
 	}
@@ -420,18 +420,18 @@ func TestAdoptComparesOwner(t *testing.T) {
 
 func TestReleaseHandsOverToFirstWaiter(t *testing.T) {
 	t.Parallel()
-	l, woken := queuedBehind(t).Release(noon, "a", 0, 0, 1000, hears)
-	if want := (Wake{Owner: "b", Base: end + 1, Left: 1000}); woken != want || l.Owner != "b" || l.Until != noon/1000+1000 {
+	l, woken := lockWithQueue(t).Release(noon, "a", 0, 0, 1000, everybodyListens)
+	if want := (Wake{Owner: "b", Base: firstBlockEnd + 1, Left: 1000}); woken != want || l.Owner != "b" || l.Until != noon/1000+1000 {
 		t.Fatalf("woken %v, want %v; owner %q until %d", woken, want, l.Owner, l.Until)
 	}
-	if l.Fence != end+Block {
-		t.Errorf("counter %d, want a block more than %d", l.Fence, end)
+	if l.Fence != firstBlockEnd+Block {
+		t.Errorf("counter %d, want a block more than %d", l.Fence, firstBlockEnd)
 	}
 	if got := queueOwners(l.Queue); !slices.Equal(got, []string{"c"}) {
 		t.Errorf("still waiting: %v", got)
 	}
-	l, r, _ := l.Acquire(noon, "b", ttl, noon, 0, 6, newDeafLock)
-	if r.Kind != Granted || r.Token != end+1 || l.Until != noon/1000+ttl {
+	l, r, _ := l.Acquire(noon, "b", ttl, noon, 0, 6, nobodyListens)
+	if r.Kind != Granted || r.Token != firstBlockEnd+1 || l.Until != noon/1000+ttl {
 		t.Errorf("confirmation: %+v, until %d", r, l.Until)
 	}
 }
@@ -439,7 +439,7 @@ func TestReleaseHandsOverToFirstWaiter(t *testing.T) {
 // The first in the queue gave the lock back, and no client has asked since.
 func TestReleasePassesFreeLockOn(t *testing.T) {
 	t.Parallel()
-	free, _ := queuedBehind(t).Release(noon, "a", 0, 5, 1000, hears)
+	free, _ := lockWithQueue(t).Release(noon, "a", 0, 5, 1000, everybodyListens)
 	for name, tt := range map[string]struct {
 		owner string
 		stamp int64
@@ -449,7 +449,7 @@ func TestReleasePassesFreeLockOn(t *testing.T) {
 		"by who has no place":        {"x", 0, "a"},
 		"a give-back leaves it free": {"x", 9, ""},
 	} {
-		if l, woken := free.Release(noon, tt.owner, 0, tt.stamp, 1000, hears); l.Owner != tt.want || woken.Owner != tt.want {
+		if l, woken := free.Release(noon, tt.owner, 0, tt.stamp, 1000, everybodyListens); l.Owner != tt.want || woken.Owner != tt.want {
 			t.Errorf("%s: woken %v, owner %q, want %q", name, woken, l.Owner, tt.want)
 		}
 	}
@@ -457,31 +457,31 @@ func TestReleasePassesFreeLockOn(t *testing.T) {
 
 func TestReleaseSkipsUnsubscribedWaiters(t *testing.T) {
 	t.Parallel()
-	l, woken := queuedBehind(t).Release(noon, "a", 0, 0, 1000, func(o string) bool { return o == "c" })
+	l, woken := lockWithQueue(t).Release(noon, "a", 0, 0, 1000, func(o string) bool { return o == "c" })
 	if woken.Owner != "c" || l.Owner != "c" || l.Queue != "" {
 		t.Fatalf("woken %q, owner %q, queue %v", woken.Owner, l.Owner, queueOwners(l.Queue))
 	}
-	l, woken = queuedBehind(t).Release(noon, "a", 0, 0, 1000, newDeafLock)
-	if woken != (Wake{}) || l.Owner != "" || l.Queue != "" || l.Fence != end+Block {
+	l, woken = lockWithQueue(t).Release(noon, "a", 0, 0, 1000, nobodyListens)
+	if woken != (Wake{}) || l.Owner != "" || l.Queue != "" || l.Fence != firstBlockEnd+Block {
 		t.Fatalf("nobody hears: woken %q, left %+v", woken.Owner, l)
 	}
 }
 
 func TestReleaseByAnotherOnlyWithdraws(t *testing.T) {
 	t.Parallel()
-	l, woken := queuedBehind(t).Release(noon, "b", 0, 0, 1000, hears)
+	l, woken := lockWithQueue(t).Release(noon, "b", 0, 0, 1000, everybodyListens)
 	if woken.Owner != "" || l.Owner != "a" || !slices.Equal(queueOwners(l.Queue), []string{"c"}) {
 		t.Fatalf("woken %q, owner %q, queue %v", woken.Owner, l.Owner, queueOwners(l.Queue))
 	}
-	before := queuedBehind(t)
-	if got, _ := before.Release(noon, "x", 0, 0, 1000, hears); got != before {
+	before := lockWithQueue(t)
+	if got, _ := before.Release(noon, "x", 0, 0, 1000, everybodyListens); got != before {
 		t.Fatal("a stranger's release changed the lock")
 	}
 }
 
 func TestGiveBackPassesToEarlierWaiter(t *testing.T) {
 	t.Parallel()
-	l, woken := queuedBehind(t).Release(noon, "a", 0, 9, 1000, hears)
+	l, woken := lockWithQueue(t).Release(noon, "a", 0, 9, 1000, everybodyListens)
 	if woken.Owner != "b" || !slices.Equal(queueOwners(l.Queue), []string{"c", "a"}) {
 		t.Fatalf("woken %q, queue %v", woken.Owner, queueOwners(l.Queue))
 	}
@@ -490,7 +490,7 @@ func TestGiveBackPassesToEarlierWaiter(t *testing.T) {
 // Trace C4: if the node kept the lock for the first waiter, all others would wait until that waiter asks again.
 func TestGiveBackByHeadFreesLock(t *testing.T) {
 	t.Parallel()
-	l, woken := queuedBehind(t).Release(noon, "a", 0, 5, 1000, hears)
+	l, woken := lockWithQueue(t).Release(noon, "a", 0, 5, 1000, everybodyListens)
 	if woken.Owner != "" || l.Owner != "" || !slices.Equal(queueOwners(l.Queue), []string{"a", "b", "c"}) {
 		t.Fatalf("woken %q, owner %q, queue %v", woken.Owner, l.Owner, queueOwners(l.Queue))
 	}
@@ -499,18 +499,18 @@ func TestGiveBackByHeadFreesLock(t *testing.T) {
 // Trace C6: a client that asks while the lock happens to be free does not overtake the waiters.
 func TestFreeLockGoesToFirstWaiter(t *testing.T) {
 	t.Parallel()
-	free, _ := queuedBehind(t).Release(noon, "a", 0, 5, 1000, hears)
-	lapsed := queuedBehind(t)
+	free, _ := lockWithQueue(t).Release(noon, "a", 0, 5, 1000, everybodyListens)
+	lapsed := lockWithQueue(t)
 	lapsed.Until = noon/1000 - 1
 	for _, place := range []int64{0, 6, 8} {
-		l, r, _ := free.Acquire(noon, "b", ttl, noon, 0, min(place, 6), hears)
+		l, r, _ := free.Acquire(noon, "b", ttl, noon, 0, min(place, 6), everybodyListens)
 		if want := (Reply{Event: Event{Kind: Denied, Left: 1000 * ms, Waiters: 2}, Holder: "a"}); r != want {
 			t.Errorf("b with stamp %d on a lock that was given back: %+v, want %+v", place, r, want)
 		}
-		if l.Owner != "a" || l.Fence != end+Block || !slices.Equal(queueOwners(l.Queue), []string{"b", "c"}) {
+		if l.Owner != "a" || l.Fence != firstBlockEnd+Block || !slices.Equal(queueOwners(l.Queue), []string{"b", "c"}) {
 			t.Errorf("left %+v, waiting %v", l, queueOwners(l.Queue))
 		}
-		l, r, woken := lapsed.Acquire(noon, "d", 300, noon, 0, place, hears)
+		l, r, woken := lapsed.Acquire(noon, "d", 300, noon, 0, place, everybodyListens)
 		if woken.Owner != "b" || l.Owner != "b" || l.Until != noon/1000+300 {
 			t.Errorf("d with stamp %d on a lock that lapsed: %+v, owner %q until %d", place, r, l.Owner, l.Until)
 		}
@@ -519,7 +519,7 @@ func TestFreeLockGoesToFirstWaiter(t *testing.T) {
 
 func TestFirstWaiterTakesFreeLock(t *testing.T) {
 	t.Parallel()
-	lapsed := queuedBehind(t)
+	lapsed := lockWithQueue(t)
 	lapsed.Until = noon/1000 - 1
 	for name, tt := range map[string]struct {
 		owner string
@@ -527,13 +527,13 @@ func TestFirstWaiterTakesFreeLock(t *testing.T) {
 		hears func(string) bool
 		left  []string
 	}{
-		"the first of the queue":                 {"b", 6, hears, []string{"c"}},
-		"one that came before it":                {"d", 5, hears, []string{"b", "c"}},
-		"anybody, where no other waiter listens": {"d", 8, newDeafLock, nil},
-		"without a place":                        {"d", 0, newDeafLock, nil},
+		"the first of the queue":                 {"b", 6, everybodyListens, []string{"c"}},
+		"one that came before it":                {"d", 5, everybodyListens, []string{"b", "c"}},
+		"anybody, where no other waiter listens": {"d", 8, nobodyListens, nil},
+		"without a place":                        {"d", 0, nobodyListens, nil},
 	} {
 		l, r, _ := lapsed.Acquire(noon, tt.owner, ttl, noon, 0, tt.place, tt.hears)
-		if r.Kind != Granted || r.Token != end+1 || l.Owner != tt.owner || l.Until != noon/1000+ttl || !slices.Equal(queueOwners(l.Queue), tt.left) {
+		if r.Kind != Granted || r.Token != firstBlockEnd+1 || l.Owner != tt.owner || l.Until != noon/1000+ttl || !slices.Equal(queueOwners(l.Queue), tt.left) {
 			t.Errorf("%s: %+v, left %+v, waiting %v", name, r, l, queueOwners(l.Queue))
 		}
 	}
@@ -541,7 +541,7 @@ func TestFirstWaiterTakesFreeLock(t *testing.T) {
 
 func TestUnusedQueueExpires(t *testing.T) {
 	t.Parallel()
-	l := queuedBehind(t).At(noon + (QueueKeep+1)*1000)
+	l := lockWithQueue(t).At(noon + (QueueKeep+1)*1000)
 	if l.Queue != "" {
 		t.Fatalf("still waiting: %v", queueOwners(l.Queue))
 	}
@@ -550,19 +550,19 @@ func TestUnusedQueueExpires(t *testing.T) {
 func TestForceComparesOwner(t *testing.T) {
 	t.Parallel()
 	for owner, want := range map[string]bool{"a": true, "b": false, "": false} {
-		before := queuedBehind(t)
-		l, forced, woken := before.Force(noon, owner, 0, 1000, 0, hears)
+		before := lockWithQueue(t)
+		l, forced, woken := before.Force(noon, owner, 0, 1000, 0, everybodyListens)
 		switch {
 		case forced != want:
 			t.Errorf("force of %q: %v", owner, forced)
 		case !forced && l != before:
 			t.Errorf("force of %q changed the lock", owner)
-		case forced && (woken.Owner != "b" || l.Fence <= end):
-			t.Errorf("force of %q: woken %q, counter %+d", owner, woken.Owner, l.Fence-end)
+		case forced && (woken.Owner != "b" || l.Fence <= firstBlockEnd):
+			t.Errorf("force of %q: woken %q, counter %+d", owner, woken.Owner, l.Fence-firstBlockEnd)
 		}
 	}
-	free := queuedBehind(t).At(noon + (ttl+1)*1000)
-	if l, forced, _ := free.Force(noon+(ttl+1)*1000, "", 0, 1000, 0, hears); forced || l != free {
+	free := lockWithQueue(t).At(noon + (ttl+1)*1000)
+	if l, forced, _ := free.Force(noon+(ttl+1)*1000, "", 0, 1000, 0, everybodyListens); forced || l != free {
 		t.Errorf("force of nobody: %v, left %+v", forced, l)
 	}
 }
@@ -570,8 +570,8 @@ func TestForceComparesOwner(t *testing.T) {
 func TestForcedHolderCannotRenew(t *testing.T) {
 	t.Parallel()
 	for _, handOver := range []int64{1000, 0} {
-		for name, before := range map[string]Lock{"nobody waits": takenFrom(t), "others wait": queuedBehind(t)} {
-			l, _, _ := before.Force(noon, "a", 0, handOver, 0, hears)
+		for name, before := range map[string]Lock{"nobody waits": lockHeldByA(t), "others wait": lockWithQueue(t)} {
+			l, _, _ := before.Force(noon, "a", 0, handOver, 0, everybodyListens)
 			if got, r := l.Renew(noon, "a", ttl, base, false); r.Kind != NotMine || got != l {
 				t.Errorf("%s, handed over for %d: %+v", name, handOver, r)
 			}
@@ -584,33 +584,33 @@ func TestLateRequestsDoNotReviveTakenLease(t *testing.T) {
 	t.Parallel()
 	for name, take := range map[string]func(l Lock) Lock{
 		"force": func(l Lock) Lock {
-			l, _, _ = l.Force(noon, "a", 0, 1000, 0, hears)
+			l, _, _ = l.Force(noon, "a", 0, 1000, 0, everybodyListens)
 			return l
 		},
 		"adopt": func(l Lock) Lock {
 			l, _ = l.Adopt(noon, "a", "n", ttl, noon, 0, 0)
-			l, _ = l.Release(noon, "n", 0, 0, 1000, hears)
+			l, _ = l.Release(noon, "n", 0, 0, 1000, everybodyListens)
 			return l
 		},
 	} {
-		l := take(takenFrom(t))
+		l := take(lockHeldByA(t))
 		if got, r := l.Renew(noon, "a", ttl, base, true); r.Kind != NotMine || got != l {
 			t.Errorf("%s: a renewal that sets a free lock: %+v, left %+v", name, r, got)
 		}
 		for _, place := range []int64{0, 5} {
-			if got, r, _ := l.Acquire(noon, "a", ttl, noon, 0, place, hears); r.Kind != Denied || r.Left >= 0 || got != l {
+			if got, r, _ := l.Acquire(noon, "a", ttl, noon, 0, place, everybodyListens); r.Kind != Denied || r.Left >= 0 || got != l {
 				t.Errorf("%s: an acquire that comes late: %+v, left %+v", name, r, got)
 			}
 			held := l
 			held.Owner, held.Until = "z", noon/1000+ttl
-			if got, r, _ := held.Acquire(noon, "a", ttl, noon, 0, place, hears); r.Kind != Denied || r.Left != ttl*ms || got != held {
+			if got, r, _ := held.Acquire(noon, "a", ttl, noon, 0, place, everybodyListens); r.Kind != Denied || r.Left != ttl*ms || got != held {
 				t.Errorf("%s: … to a lock of another: %+v, left %+v", name, r, got)
 			}
 			if got, r := held.Adopt(noon, "z", "a", ttl, noon, 0, 0); r.Kind != Denied || got != held {
 				t.Errorf("%s: an adoption that comes late: %+v, left %+v", name, r, got)
 			}
 		}
-		if got, woken := l.Release(noon, "a", 0, 5, 1000, hears); got != l || woken != (Wake{}) {
+		if got, woken := l.Release(noon, "a", 0, 5, 1000, everybodyListens); got != l || woken != (Wake{}) {
 			t.Errorf("%s: a give-back that comes late: %+v", name, got)
 		}
 	}
@@ -619,7 +619,7 @@ func TestLateRequestsDoNotReviveTakenLease(t *testing.T) {
 // Each note expires separately: after a chain of adoptions only the latest notes are left.
 func TestNotesExpireOneByOne(t *testing.T) {
 	t.Parallel()
-	l, now := takenFrom(t), noon
+	l, now := lockHeldByA(t), noon
 	names := []string{"a"}
 	for i := range 1000 {
 		next := strings.Repeat("n", i+1)
@@ -642,20 +642,20 @@ func TestNotesExpireOneByOne(t *testing.T) {
 // A place expires even while other waiters ask.
 func TestPlaceOfDeadWaiterExpires(t *testing.T) {
 	t.Parallel()
-	l := queuedBehind(t) // b and c wait
+	l := lockWithQueue(t) // b and c wait
 	at := noon
 	for range 10 { // b asks again, and c does not
 		at += QueueKeep * 1000 / 2
 		var r Reply
 		l.Until = at/1000 + ttl
-		if l, r, _ = l.Acquire(at, "b", ttl, at, 0, 6, newDeafLock); r.Kind != Denied {
+		if l, r, _ = l.Acquire(at, "b", ttl, at, 0, 6, nobodyListens); r.Kind != Denied {
 			t.Fatalf("%+v", r)
 		}
 	}
 	if got := queueOwners(l.Queue); !slices.Equal(got, []string{"b"}) {
 		t.Errorf("%q wait", got)
 	}
-	if _, r, _ := l.Acquire(at, "z", ttl, at, 0, 0, newDeafLock); r.Waiters != 1 {
+	if _, r, _ := l.Acquire(at, "z", ttl, at, 0, 0, nobodyListens); r.Waiters != 1 {
 		t.Errorf("%d are said to wait", r.Waiters)
 	}
 }
@@ -663,12 +663,12 @@ func TestPlaceOfDeadWaiterExpires(t *testing.T) {
 // One request tries a bounded number of places, and the lock still goes to a living waiter.
 func TestDeadWaitersBlockNobody(t *testing.T) {
 	t.Parallel()
-	l := takenFrom(t)
+	l := lockHeldByA(t)
 	for i := range 10 * maxCandidates {
 		l.Queue = l.Queue.With(Place{Owner: strings.Repeat("d", i+1), Stamp: 1, Until: noon/1000 + QueueKeep - 1000})
 	}
-	l, _, _ = l.Acquire(noon, "y", ttl, noon, 0, 2, newDeafLock)
-	l, _, _ = l.Acquire(noon, "z", ttl, noon, 0, 2, newDeafLock)
+	l, _, _ = l.Acquire(noon, "y", ttl, noon, 0, 2, nobodyListens)
+	l, _, _ = l.Acquire(noon, "z", ttl, noon, 0, 2, nobodyListens)
 	asked := 0
 	live := func(owner string) bool { asked++; return owner == "y" || owner == "z" }
 	released, w := l.Release(noon, "a", 0, 0, 1000, live)
@@ -680,7 +680,7 @@ func TestDeadWaitersBlockNobody(t *testing.T) {
 	}
 	l.free()
 	asked = 0
-	if got, r, _ := l.Acquire(noon, "z", ttl, noon, 0, 2, newDeafLock); r.Kind != Granted || got.Owner != "z" {
+	if got, r, _ := l.Acquire(noon, "z", ttl, noon, 0, 2, nobodyListens); r.Kind != Granted || got.Owner != "z" {
 		t.Errorf("z asks while nobody else lives: %+v", r)
 	}
 }
@@ -689,10 +689,10 @@ func TestDeadWaitersBlockNobody(t *testing.T) {
 func TestNoteOutlastsLocalLock(t *testing.T) {
 	t.Parallel()
 	const noted = 3 * ttl
-	forced, _, _ := takenFrom(t).Force(noon, "a", 0, 1000, noted, hears)
-	adopted, _ := takenFrom(t).Adopt(noon, "a", "n", ttl, noon, 0, noted)
+	forced, _, _ := lockHeldByA(t).Force(noon, "a", 0, 1000, noted, everybodyListens)
+	adopted, _ := lockHeldByA(t).Adopt(noon, "a", "n", ttl, noon, 0, noted)
 	adopted = adopted.Keep(noon, "n", 0)
-	again, _ := takenFrom(t).Adopt(noon, "a", "n", 1, noon, 0, 0)
+	again, _ := lockHeldByA(t).Adopt(noon, "a", "n", 1, noon, 0, 0)
 	again, _ = again.Adopt(noon, "a", "n", 1, noon, 0, noted)
 	for name, l := range map[string]Lock{"force": forced, "adopt": adopted, "adopt, asked again": again} {
 		if _, r := l.Renew(noon+noted*1000, "a", ttl, base, true); r.Kind != NotMine {
@@ -707,19 +707,19 @@ func TestNoteOutlastsLocalLock(t *testing.T) {
 // During quarantine a node that fails over hands locks to nobody, and each renewal restores a free lock.
 func TestForceInQuarantineCannotBeUndone(t *testing.T) {
 	t.Parallel()
-	before := queuedBehind(t)
-	before.Queue = timeLeft(before.Queue, "a")
-	l, forced, woken := before.Force(noon, "a", 0, 0, 0, hears)
-	if !forced || woken != (Wake{}) || l.Owner == "a" || l.Token != 0 || l.Fence != end || !slices.Equal(queueOwners(l.Queue), []string{"b", "c"}) {
+	before := lockWithQueue(t)
+	before.Queue = withPlaces(before.Queue, "a")
+	l, forced, woken := before.Force(noon, "a", 0, 0, 0, everybodyListens)
+	if !forced || woken != (Wake{}) || l.Owner == "a" || l.Token != 0 || l.Fence != firstBlockEnd || !slices.Equal(queueOwners(l.Queue), []string{"b", "c"}) {
 		t.Fatalf("forced %v, woken %v, left %+v", forced, woken, l)
 	}
 	for _, now := range []int64{noon, noon + ttl*1000} {
-		for _, token := range []int64{0, base, end} {
+		for _, token := range []int64{0, base, firstBlockEnd} {
 			if got, r := l.Renew(now, "a", ttl, token, true); r.Kind != NotMine || got != l.At(now) {
 				t.Errorf("renewed with %d: %+v, left %+v", token, r, got)
 			}
 		}
-		if got, forced, _ := l.Force(now, "a", 0, 1000, 0, hears); forced || got != l.At(now) {
+		if got, forced, _ := l.Force(now, "a", 0, 1000, 0, everybodyListens); forced || got != l.At(now) {
 			t.Errorf("taken once more: %+v", got)
 		}
 		if got, r := l.Adopt(now, "a", "n", ttl, now, 0, 0); r.Kind != Denied || got != l.At(now) {
@@ -734,12 +734,12 @@ func TestForceInQuarantineCannotBeUndone(t *testing.T) {
 // All locks share the counter, which may be lost.
 func TestForceComparesLockOnly(t *testing.T) {
 	t.Parallel()
-	for _, fence := range []int64{0, end, end + 5*Block} {
-		l := takenFrom(t)
+	for _, fence := range []int64{0, firstBlockEnd, firstBlockEnd + 5*Block} {
+		l := lockHeldByA(t)
 		l.Fence = fence
-		got, forced, _ := l.Force(noon, "a", 0, 1000, 0, hears)
+		got, forced, _ := l.Force(noon, "a", 0, 1000, 0, everybodyListens)
 		if !forced || got.Owner != "" || got.Fence != fence {
-			t.Errorf("counter %+d: %v, left %+v", fence-end, forced, got)
+			t.Errorf("counter %+d: %v, left %+v", fence-firstBlockEnd, forced, got)
 		}
 	}
 }
@@ -747,9 +747,9 @@ func TestForceComparesLockOnly(t *testing.T) {
 // A renewal can restore a lock whose owner is still in the queue on that node.
 func TestForceDoesNotReturnLockToHolder(t *testing.T) {
 	t.Parallel()
-	l := takenFrom(t)
-	l.Queue = timeLeft(l.Queue, "a", "b")
-	if _, _, woken := l.Force(noon, "a", 0, 1000, 0, hears); woken.Owner != "b" {
+	l := lockHeldByA(t)
+	l.Queue = withPlaces(l.Queue, "a", "b")
+	if _, _, woken := l.Force(noon, "a", 0, 1000, 0, everybodyListens); woken.Owner != "b" {
 		t.Fatalf("handed to %q", woken.Owner)
 	}
 }
@@ -757,7 +757,7 @@ func TestForceDoesNotReturnLockToHolder(t *testing.T) {
 func TestOwnerRequestsNeverShortenLock(t *testing.T) {
 	t.Parallel()
 	const brief = 1000
-	l := Lock{Owner: "a", Until: noon/1000 + 5000, Token: base, Fence: end}
+	l := Lock{Owner: "a", Until: noon/1000 + 5000, Token: base, Fence: firstBlockEnd}
 	deaf := func(string) bool { return false }
 	acquired, _, _ := l.Acquire(noon, "a", brief, noon, 0, 0, deaf)
 	adopted, _ := l.Adopt(noon, "b", "a", brief, noon, 0, 0)
@@ -772,7 +772,7 @@ func TestOwnerRequestsNeverShortenLock(t *testing.T) {
 func TestKeptLockHasNoOwner(t *testing.T) {
 	t.Parallel()
 	deaf := func(string) bool { return false }
-	l := Lock{Owner: "a", Until: noon/1000 + 5000, Token: base, Fence: end}.Keep(noon, "a", 3000)
+	l := Lock{Owner: "a", Until: noon/1000 + 5000, Token: base, Fence: firstBlockEnd}.Keep(noon, "a", 3000)
 	if !IsKept(l.Owner) || l.Until != noon/1000+3000 {
 		t.Fatalf("%+v, want it kept for 3 s", l)
 	}

@@ -98,8 +98,8 @@ func (q Queue) Without(owner string) Queue {
 	return q
 }
 
-// at returns q without the places that have expired by now, in ms.
-func (q Queue) at(now int64) Queue {
+// withoutExpired returns q without the places that have expired by now, in ms.
+func (q Queue) withoutExpired(now int64) Queue {
 	lapsed := false
 	for p := range q.Places {
 		if lapsed = now > p.Until; lapsed {
@@ -176,5 +176,5 @@ func (n Notes) Owners(yield func(owner string, until int64) bool) {
 	}
 }
 
-// at returns n without the notes that have expired by now, in ms.
-func (n Notes) at(now int64) Notes { return Notes{n.q.at(now)} }
+// withoutExpired returns n without the notes that have expired by now, in ms.
+func (n Notes) withoutExpired(now int64) Notes { return Notes{n.q.withoutExpired(now)} }

@@ -445,8 +445,8 @@ func (c *Claim) queuedRest(rand uint32) int64 {
 	if c.MinLeft != 0 {
 		d = min(c.MinLeft, maxQueuedRest)
 	}
-	if c.MaxWaiters > crowd { // so that at any time one of the waiters soon asks and finds an expired lock
-		d = min(int64(c.MaxWaiters)*maxQueuedRest/crowd, maxCrowdRest)
+	if c.MaxWaiters > crowdSize { // so that at any time one of the waiters soon asks and finds an expired lock
+		d = min(int64(c.MaxWaiters)*maxQueuedRest/crowdSize, maxCrowdRest)
 		return d/2 + int64(rand)%(d/2)
 	}
 	return d + int64(rand)%(d/8+ms)

@@ -28,7 +28,7 @@ const (
 	MaxHandOver = 1000 * ms
 
 	maxQueuedRest  = 1000 * ms // longest rest of a queued waiter behind at most crowd others
-	crowd          = 100
+	crowdSize      = 100
 	maxCrowdRest   = 10 * maxQueuedRest // longest rest behind more than crowd others
 	minPollRest    = 20 * ms            // first rest of a waiter without a place in the queue
 	maxPollRest    = 1000 * ms

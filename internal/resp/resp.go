@@ -17,11 +17,11 @@ import (
 var ErrFormat = errors.New("not RESP")
 
 const (
-	maxDepth = 32        // levels of nested aggregates
-	maxBulk  = 512 << 20 // bytes in one string: the server's own limit
-	maxLine  = 64 << 10  // bytes in a line: the server's limit for inline commands and lengths
-	maxCount = 1 << 30   // elements of one aggregate, far more than fit
-	chunk    = 64 << 10  // bytes requested at once, so that a length alone reserves no memory
+	maxDepth  = 32        // levels of nested aggregates
+	maxBulk   = 512 << 20 // bytes in one string: the server's own limit
+	maxLine   = 64 << 10  // bytes in a line: the server's limit for inline commands and lengths
+	maxCount  = 1 << 30   // elements of one aggregate, far more than fit
+	chunkSize = 64 << 10  // bytes requested at once, so that a length alone reserves no memory
 
 	bufferSize = 16 << 10 // bytes read from the connection at once
 	maxReuse   = 64 << 10 // bytes of a value whose memory Next reuses
@@ -38,8 +38,8 @@ const (
 	byteRoom    = 3   // a byte in Raw while that grows, and in the decoded form
 )
 
-// tooLong is the error that replaces a string that did not fit.
-const tooLong = "TOOLONG the server has sent a text of %d bytes, more than fits here"
+// tooLongText is the error that replaces a string that did not fit.
+const tooLongText = "TOOLONG the server has sent a text of %d bytes, more than fits here"
 
 // Error is an error reply of the server, without the leading '-': "NOAUTH Authentication required."
 type Error string
@@ -155,7 +155,7 @@ func NewReader(in io.Reader) *Reader { return &Reader{in: bufio.NewReaderSize(in
 // io.ErrUnexpectedEOF within one.
 func (r *Reader) ReadValue() (Value, error) {
 	r.raw = nil
-	return r.read()
+	return r.readValue()
 }
 
 // Next is ReadValue for a caller that no longer needs the last value: the next value reuses the memory of its
@@ -164,7 +164,7 @@ func (r *Reader) Next() (Value, error) {
 	if r.raw = r.raw[:0]; cap(r.raw) > maxReuse {
 		r.raw = nil
 	}
-	return r.read()
+	return r.readValue()
 }
 
 // Took returns how much memory the last value took, counted as Room counts it.
@@ -195,7 +195,7 @@ func (r *Reader) hasRoom(elements, bytes int) bool {
 	return elements <= r.left/elementRoom && bytes <= (r.left-elements*elementRoom)/byteRoom
 }
 
-func (r *Reader) read() (Value, error) {
+func (r *Reader) readValue() (Value, error) {
 	v, err := r.readNested(0)
 	if err != nil {
 		return Value{}, r.truncationError(err)
@@ -285,12 +285,12 @@ func (r *Reader) readBulk(kind byte, length []byte) (Value, error) {
 		return Value{Kind: kind, Null: null}, err
 	}
 	if !r.hasRoom(0, n) {
-		return Value{Kind: '-', Text: fmt.Appendf(nil, tooLong, n)}, r.skipString(n)
+		return Value{Kind: '-', Text: fmt.Appendf(nil, tooLongText, n)}, r.skipString(n)
 	}
 	r.takeRoom(0, n)
 	start := len(r.raw)
 	for left := n + 2; left > 0; { // includes the line end
-		part := min(left, chunk)
+		part := min(left, chunkSize)
 		r.raw = append(r.raw, make([]byte, part)...)
 		if _, err := io.ReadFull(r.in, r.raw[len(r.raw)-part:]); err != nil {
 			return Value{}, err

@@ -177,9 +177,9 @@ func TestErrorReplyBeforeEndIsReported(t *testing.T) {
 	}
 }
 
-// endless is a stream that begins with head and repeats body until most bytes have been read. It records the
+// endlessStream is a stream that begins with head and repeats body until most bytes have been read. It records the
 // most memory that was live meanwhile.
-type endless struct {
+type endlessStream struct {
 	head, body string
 	most       int
 
@@ -187,7 +187,7 @@ type endless struct {
 	live         uint64
 }
 
-func (e *endless) Read(b []byte) (n int, err error) {
+func (e *endlessStream) Read(b []byte) (n int, err error) {
 	if e.read >= e.most {
 		return 0, io.EOF
 	}
@@ -229,7 +229,7 @@ func TestValueFitsItsMemoryLimit(t *testing.T) {
 		{">1\r\n$500000000\r\n", "x"},
 		{"*2\r\n:1\r\n$500000000\r\n", "x"},
 	} {
-		stream := &endless{head: c.head, body: c.body, most: 24 << 20}
+		stream := &endlessStream{head: c.head, body: c.body, most: 24 << 20}
 		before := int64(liveBytes())
 		r := NewReader(stream)
 		r.Room = func() int { return ReplyRoom }

@@ -44,20 +44,20 @@ func (g Gate) Prepare(ask *quorum.Ask) error {
 	}
 	switch ask.Kind {
 	case quorum.AskAcquire, quorum.AskAdopt:
-		ask.Least = g.least()
+		ask.Least = g.leastToken()
 		return g.Unknown
 	case quorum.AskCommit:
 		if g.Unknown != nil || ask.Token < g.Floor {
 			return cmp.Or(g.Unknown, ErrOlder)
 		}
 	case quorum.AskRelease, quorum.AskGiveBack:
-		ask.Least = g.least()
+		ask.Least = g.leastToken()
 	}
 	return nil
 }
 
-// least returns the lowest token that a request asks for: 0 if the counter is known to be above the floor.
-func (g Gate) least() int64 {
+// leastToken returns the lowest token that a request asks for: 0 if the counter is known to be above the floor.
+func (g Gate) leastToken() int64 {
 	if g.Above {
 		return 0
 	}

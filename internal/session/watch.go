@@ -47,9 +47,9 @@ type Sight struct {
 	Renewal int64 // shortest TTL of a renewal in progress; 0: none
 }
 
-// patience returns how long the node may be silent. It leaves a waiting renewal time for another attempt over
+// maxSilence returns how long the node may be silent. It leaves a waiting renewal time for another attempt over
 // the next connection: this connection may be dead, behind a firewall that has forgotten it.
-func (s Sight) patience() int64 {
+func (s Sight) maxSilence() int64 {
 	if s.Renewal == 0 {
 		return int64(pace.Silence())
 	}
@@ -68,7 +68,7 @@ func (w *Watch) Look(s Sight) error {
 	}
 	before := w.Stalled
 	w.Looked, w.Stalled = s.Now, isStalled(s.Silent)
-	if before && w.Stalled && s.Silent > s.patience() {
+	if before && w.Stalled && s.Silent > s.maxSilence() {
 		return ErrSilent
 	}
 	return nil

@@ -42,7 +42,7 @@ func SetKey(lockPrefix string) string {
 // QueueKey returns the key of the queue of the lock on key. Both share a hash slot, and no two locks share a
 // queue.
 func QueueKey(key string) string {
-	before, after := tagAround(key)
+	before, after := tagParts(key)
 	return Queue + before + key + after
 }
 
@@ -75,12 +75,12 @@ func SlotFence(key string) string { return Fence + "{" + SlotTag(Slot(key)) + "}
 // Tagged returns key in a form that, after a prefix without braces, is in the hash slot of key. Different keys
 // have different forms.
 func Tagged(key string) string {
-	before, after := tagAround(key)
+	before, after := tagParts(key)
 	return before + key + after
 }
 
-// tagAround returns the texts that Tagged puts before and after key.
-func tagAround(key string) (before, after string) {
+// tagParts returns the texts that Tagged puts before and after key.
+func tagParts(key string) (before, after string) {
 	switch {
 	case !hasTag(key) && strings.Contains(key, "}"): // the brace would end a tag too early
 		return "{" + SlotTag(Slot(key)) + "}", ""

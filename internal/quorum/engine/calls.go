@@ -30,17 +30,17 @@ func (c *Calls) Acquire(ctx context.Context, req driver.Request) (driver.Grant, 
 	}
 	if report := req.Obstacle; report != nil {
 		req.Obstacle = func(err error) {
-			c.introduce(ctx, err)
+			c.describeHolderIn(ctx, err)
 			report(err)
 		}
 	}
 	g, err := c.engine.Acquire(ctx, req)
-	c.introduce(ctx, err)
+	c.describeHolderIn(ctx, err)
 	return g, err
 }
 
-// introduce adds the description of the holder to a HeldError. ctx may have ended.
-func (c *Calls) introduce(ctx context.Context, err error) {
+// describeHolderIn adds the description of the holder to a HeldError. ctx may have ended.
+func (c *Calls) describeHolderIn(ctx context.Context, err error) {
 	if held, ok := errors.AsType[*driver.HeldError](err); ok {
 		held.Holder = c.describe(context.WithoutCancel(ctx), held.Owner)
 	}

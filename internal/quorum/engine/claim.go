@@ -45,7 +45,7 @@ type claim struct {
 	rounds      int                     // number of rounds in lane that belong to this claim: 1 in a round, and for a moment 2
 	sentAt      int64                   // when the last requests of that round were sent
 	unanswered  [quorum.MaxNodes]uint16 // per node, number of requests without an answer
-	exit        exit                    // end of the round that the last step has ended
+	exit        roundExit               // end of the round that the last step has ended
 	endedRounds int                     // number of rounds that the last step has ended
 
 	holder    string // owner in the last denial
@@ -93,7 +93,7 @@ func (c *claim) post(a answer) {
 		}
 		for range endedRounds {
 			c.lane.endRound(end)
-			end = exit{}
+			end = roundExit{}
 		}
 		c.mu.Lock()
 	}
@@ -165,7 +165,7 @@ func (c *claim) isOutdated(a *answer) bool {
 	if a.entersLane && a.Kind == quorum.Tick {
 		c.inLane = false
 		if c.forgotten || c.state.Phase != quorum.Seeking { // the caller has left, or a wake-up came first
-			c.endedRounds, c.exit = 1, exit{}
+			c.endedRounds, c.exit = 1, roundExit{}
 			return true
 		}
 	}
@@ -276,7 +276,7 @@ func (c *claim) updateRound(kind quorum.Kind, do *quorum.Actions, now int64) {
 	if !c.isDecided() || now < c.roundEnd() && c.awaitsAnswers(now) {
 		return
 	}
-	c.rounds, c.endedRounds, c.exit = 0, c.rounds, exit{at: now}
+	c.rounds, c.endedRounds, c.exit = 0, c.rounds, roundExit{at: now}
 	switch kind {
 	case quorum.Granted, quorum.Denied, quorum.Accepted, quorum.Refused, quorum.Freed:
 		c.exit.answered = true

@@ -209,7 +209,7 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		c.state.Stamp, c.state.Renews, c.onObstacle = arrived.UnixMicro(), req.Renews, req.Obstacle
 	}
 	if err := e.register(e.nextOwner(c, time.Now()), c); err != nil {
-		lane.endRound(exit{})
+		lane.endRound(roundExit{})
 		return driver.Grant{}, err
 	}
 	if c.onObstacle != nil {
@@ -255,15 +255,15 @@ func (c *claim) trustedUntil() time.Time {
 	return now.Add(time.Duration(c.state.TrustedUntil() - c.engine.clock.Of(now)))
 }
 
-// batch collects the outcomes of renewals that travel together.
-type batch struct {
+// renewalBatch collects the outcomes of renewals that travel together.
+type renewalBatch struct {
 	mu   sync.Mutex // guards the fields below
 	out  []driver.Renewal
 	left int // number of missing outcomes
 	done chan struct{}
 }
 
-func (b *batch) set(i int, r driver.Renewal) {
+func (b *renewalBatch) set(i int, r driver.Renewal) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.out[i] = r
@@ -274,7 +274,7 @@ func (b *batch) set(i int, r driver.Renewal) {
 
 // Renew renews locks; see driver.Driver.
 func (e *Engine) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
-	b := &batch{out: make([]driver.Renewal, len(grants)), left: len(grants), done: make(chan struct{})}
+	b := &renewalBatch{out: make([]driver.Renewal, len(grants)), left: len(grants), done: make(chan struct{})}
 	if len(grants) == 0 {
 		return nil
 	}
@@ -316,7 +316,7 @@ func (c *claim) renewalResult(o quorum.Outcome) driver.Renewal {
 	case quorum.NotRenewed:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return driver.Renewal{TrustedUntil: c.trustedUntil(), AtRisk: c.state.AtRisk, Err: c.unavailability()}
+		return driver.Renewal{TrustedUntil: c.trustedUntil(), AtRisk: c.state.AtRisk, Err: c.unavailableCause()}
 	case quorum.None:
 		return driver.Renewal{Err: errOvertaken}
 	default:
@@ -367,7 +367,7 @@ func (c *claim) releaseError(o quorum.Outcome) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.unavailability()
+	return c.unavailableCause()
 }
 
 // Adopt continues a grant of another client; see driver.Adopter.
@@ -426,7 +426,7 @@ func (c *claim) adoptionError(o quorum.Outcome) error {
 	case o == quorum.Busy:
 		return fmt.Errorf("%w: another client has the lock", driver.ErrLost)
 	}
-	return fmt.Errorf("too few nodes adopted the lease; they release it, and the other nodes keep it until its TTL ends: %w", c.unavailability())
+	return fmt.Errorf("too few nodes adopted the lease; they release it, and the other nodes keep it until its TTL ends: %w", c.unavailableCause())
 }
 
 // Detach forgets a grant without a release; see driver.Adopter.

@@ -12,24 +12,24 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// desk is a node whose requests wait until the test answers them.
-type desk struct {
+// manualNode is a node whose requests wait until the test answers them.
+type manualNode struct {
 	name string
 	in   chan *Request
 	door chan struct{} // Send blocks while it is empty
 }
 
-func (d *desk) Name() string { return d.name }
-func (d *desk) Subscribe()   {}
+func (d *manualNode) Name() string { return d.name }
+func (d *manualNode) Subscribe()   {}
 
-func (d *desk) Send(r *Request) {
+func (d *manualNode) Send(r *Request) {
 	d.in <- r
 	<-d.door
 	d.door <- struct{}{}
 }
 
-// next returns the node's next request, which must be of that kind.
-func (d *desk) next(t *testing.T, kind quorum.AskKind) *Request {
+// nextRequest returns the node's next request, which must be of that kind.
+func (d *manualNode) nextRequest(t *testing.T, kind quorum.AskKind) *Request {
 	t.Helper()
 	r := <-d.in
 	if r.Kind != kind {
@@ -39,7 +39,7 @@ func (d *desk) next(t *testing.T, kind quorum.AskKind) *Request {
 }
 
 // nextAcquire returns the node's next acquire. Before it, it answers requests that free the lock.
-func (d *desk) nextAcquire(t *testing.T) *Request {
+func (d *manualNode) nextAcquire(t *testing.T) *Request {
 	t.Helper()
 	for r := range d.in {
 		switch r.Kind {
@@ -54,27 +54,27 @@ func (d *desk) nextAcquire(t *testing.T) *Request {
 	return nil
 }
 
-// runWithDesks runs fn with an engine over three desks, in virtual time.
-func runWithDesks(t *testing.T, fn func(t *testing.T, e *Engine, desks []*desk)) {
+// runWithManualNodes runs fn with an engine over three manual nodes, in virtual time.
+func runWithManualNodes(t *testing.T, fn func(t *testing.T, e *Engine, manual []*manualNode)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var desks []*desk
+		var manual []*manualNode
 		var nodes []Node
 		for _, name := range []string{"a", "b", "c"} {
-			d := &desk{name: name, in: make(chan *Request, 100), door: make(chan struct{}, 1)}
+			d := &manualNode{name: name, in: make(chan *Request, 100), door: make(chan struct{}, 1)}
 			d.door <- struct{}{}
-			desks, nodes = append(desks, d), append(nodes, d)
+			manual, nodes = append(manual, d), append(nodes, d)
 		}
-		fn(t, New(Config{Nodes: nodes}), desks)
+		fn(t, New(Config{Nodes: nodes}), manual)
 	})
 }
 
 // acquireAll acquires k from all three nodes.
-func acquireAll(t *testing.T, e *Engine, desks []*desk) driver.Grant {
+func acquireAll(t *testing.T, e *Engine, manual []*manualNode) driver.Grant {
 	t.Helper()
 	go func() {
-		for _, d := range desks {
+		for _, d := range manual {
 			(<-d.in).Granted(100)
 		}
 	}()
@@ -105,22 +105,22 @@ func receiveSoon(t *testing.T, c <-chan error) error {
 	}
 }
 
-// loseUnheard acquires k and loses it while no caller waits for an outcome.
-func loseUnheard(t *testing.T, e *Engine, desks []*desk) driver.Grant {
+// loseUnreported acquires k and loses it while no caller waits for an outcome.
+func loseUnreported(t *testing.T, e *Engine, manual []*manualNode) driver.Grant {
 	t.Helper()
-	g := acquireAll(t, e, desks)
+	g := acquireAll(t, e, manual)
 	out := startRenewal(t, e, g)
 	var late []*Request
-	for _, d := range desks {
-		late = append(late, d.next(t, quorum.AskRenew))
+	for _, d := range manual {
+		late = append(late, d.nextRequest(t, quorum.AskRenew))
 	}
 	if err := receiveSoon(t, out); !errors.Is(err, driver.ErrUnavailable) {
 		t.Fatalf("Renew without answers = %v, want ErrUnavailable", err)
 	}
 	time.Sleep(10 * time.Second)
 	late[0].Kept(0) // after the end of trust
-	for _, d := range desks {
-		d.next(t, quorum.AskRelease).Freed()
+	for _, d := range manual {
+		d.nextRequest(t, quorum.AskRelease).Freed()
 	}
 	return g
 }
@@ -128,8 +128,8 @@ func loseUnheard(t *testing.T, e *Engine, desks []*desk) driver.Grant {
 // A renewal without an outcome would block the renewal of every other lease of its
 // batch.
 func TestRenewalReportsUnreportedLoss(t *testing.T) {
-	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
-		g := loseUnheard(t, e, desks)
+	runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
+		g := loseUnreported(t, e, manual)
 		if err := receiveSoon(t, startRenewal(t, e, g)); !errors.Is(err, driver.ErrLost) {
 			t.Errorf("Renew = %v, want ErrLost", err)
 		}
@@ -137,8 +137,8 @@ func TestRenewalReportsUnreportedLoss(t *testing.T) {
 }
 
 func TestReleaseOfUnreportedLossSucceeds(t *testing.T) {
-	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
-		g := loseUnheard(t, e, desks)
+	runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
+		g := loseUnreported(t, e, manual)
 		if err := e.Release(t.Context(), g, 0); err != nil {
 			t.Errorf("Release = %v", err)
 		}
@@ -146,16 +146,16 @@ func TestReleaseOfUnreportedLossSucceeds(t *testing.T) {
 }
 
 func TestRenewalDuringReleaseEnds(t *testing.T) {
-	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
-		g := acquireAll(t, e, desks)
+	runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
+		g := acquireAll(t, e, manual)
 		released := make(chan error, 1)
 		go func() { released <- e.Release(t.Context(), g, 0) }()
 		synctest.Wait()
 		if err := receiveSoon(t, startRenewal(t, e, g)); !errors.Is(err, driver.ErrLost) {
 			t.Errorf("Renew = %v, want ErrLost", err)
 		}
-		for _, d := range desks {
-			d.next(t, quorum.AskRelease).Freed()
+		for _, d := range manual {
+			d.nextRequest(t, quorum.AskRelease).Freed()
 		}
 		if err := receiveSoon(t, released); err != nil {
 			t.Errorf("Release = %v", err)
@@ -167,20 +167,20 @@ func TestRenewalDuringReleaseEnds(t *testing.T) {
 // nothing behind, and returns only when its release has been sent to each node, because Close may cut the
 // connections next.
 func TestAbandonedClaimIsForgotten(t *testing.T) {
-	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
+	runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() {
 			_, err := e.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second})
 			ended <- err
 		}()
-		for _, d := range desks {
-			d.next(t, quorum.AskAcquire).Denied(int64(time.Second), "x", 0)
+		for _, d := range manual {
+			d.nextRequest(t, quorum.AskAcquire).Denied(int64(time.Second), "x", 0)
 		}
-		<-desks[2].door // a caller that asks again stops here
+		<-manual[2].door // a caller that asks again stops here
 		var again []*Request
-		for _, d := range desks {
-			again = append(again, d.next(t, quorum.AskAcquire))
+		for _, d := range manual {
+			again = append(again, d.nextRequest(t, quorum.AskAcquire))
 		}
 		again[0].Granted(100)
 		again[1].Denied(int64(time.Second), "x", 0)
@@ -190,7 +190,7 @@ func TestAbandonedClaimIsForgotten(t *testing.T) {
 		if len(ended) > 0 {
 			t.Error("Acquire returned before its release was handed to the nodes")
 		}
-		desks[2].door <- struct{}{}
+		manual[2].door <- struct{}{}
 		if err := receiveSoon(t, ended); !errors.Is(err, context.Canceled) || !errors.Is(err, driver.ErrHeld) {
 			t.Errorf("Acquire = %v, want both that it was cancelled and held", err)
 		}
@@ -202,8 +202,8 @@ func TestAbandonedClaimIsForgotten(t *testing.T) {
 
 // The wake-up was written before the claim took a new id, and was read after that.
 func TestWakeUpForOldIDGrantsNothing(t *testing.T) {
-	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
-		for i := range desks {
+	runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
+		for i := range manual {
 			e.SetSubscribed(i, true)
 		}
 		won := make(chan driver.Grant, 1)
@@ -216,8 +216,8 @@ func TestWakeUpForOldIDGrantsNothing(t *testing.T) {
 		}()
 		// deny denies the lock on all nodes, and returns the id that asked.
 		deny := func() (owner string) {
-			for _, d := range desks {
-				r := d.next(t, quorum.AskAcquire)
+			for _, d := range manual {
+				r := d.nextRequest(t, quorum.AskAcquire)
 				owner = r.Owner
 				r.Denied(int64(time.Minute), "x", 0)
 			}
@@ -227,17 +227,17 @@ func TestWakeUpForOldIDGrantsNothing(t *testing.T) {
 		old := deny()
 		c := e.findClaim(old)
 		c.post(eventAnswer(quorum.Event{Kind: quorum.Failed, Of: quorum.AskGiveBack})) // ends the id
-		for _, d := range desks {
-			d.next(t, quorum.AskRelease)
+		for _, d := range manual {
+			d.nextRequest(t, quorum.AskRelease)
 		}
 		fresh := deny()
-		for i := range desks {
+		for i := range manual {
 			c.post(answer{Reply: quorum.Reply{Event: quorum.Event{Kind: quorum.Woken, Node: i, Token: 100, TTL: int64(time.Second)}}, woken: old})
 		}
 		if fresh == old || len(won) > 0 {
 			t.Fatalf("a wake-up for %s counted for %s", old, fresh)
 		}
-		for i := range desks[:2] {
+		for i := range manual[:2] {
 			e.Wake(i, quorum.Wake{Owner: fresh, Base: 132, Left: 1000})
 		}
 		if g := <-won; g.Token != 132 || g.Owner != fresh {
@@ -252,7 +252,7 @@ func TestClaimTimerEndsNoRenewal(t *testing.T) {
 	t.Parallel()
 	for name, grants := range map[string]int{"all have granted": 3, "a quorum has granted": 2} {
 		t.Run(name, func(t *testing.T) {
-			runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
+			runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
 				begun := time.Now()
 				won := make(chan driver.Grant, 1)
 				go func() {
@@ -262,8 +262,8 @@ func TestClaimTimerEndsNoRenewal(t *testing.T) {
 					}
 					won <- g
 				}()
-				for i, d := range desks {
-					if r := d.next(t, quorum.AskAcquire); i < grants {
+				for i, d := range manual {
+					if r := d.nextRequest(t, quorum.AskAcquire); i < grants {
 						r.Granted(100)
 					}
 				}
@@ -272,8 +272,8 @@ func TestClaimTimerEndsNoRenewal(t *testing.T) {
 					time.Sleep(time.Until(begun.Add(time.Duration(rings) - time.Millisecond)))
 					out := startRenewal(t, e, g)
 					time.Sleep(2 * time.Millisecond)
-					for i, d := range desks {
-						if r := d.next(t, quorum.AskRenew); i < 2 {
+					for i, d := range manual {
+						if r := d.nextRequest(t, quorum.AskRenew); i < 2 {
 							r.Kept(0)
 						}
 					}
@@ -288,23 +288,23 @@ func TestClaimTimerEndsNoRenewal(t *testing.T) {
 
 // A detached lease expires, and another client may adopt it before.
 func TestDetachedLeaseIsNotRenewed(t *testing.T) {
-	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
-		g := acquireAll(t, e, desks)
+	runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
+		g := acquireAll(t, e, manual)
 		out := startRenewal(t, e, g)
-		desks[2].next(t, quorum.AskRenew).NotMine()
-		desks[0].next(t, quorum.AskRenew).Kept(0)
-		desks[1].next(t, quorum.AskRenew).Kept(0)
+		manual[2].nextRequest(t, quorum.AskRenew).NotMine()
+		manual[0].nextRequest(t, quorum.AskRenew).Kept(0)
+		manual[1].nextRequest(t, quorum.AskRenew).Kept(0)
 		if err := receiveSoon(t, out); err != nil {
 			t.Fatal(err)
 		}
-		anew := desks[2].next(t, quorum.AskRenew)
+		anew := manual[2].nextRequest(t, quorum.AskRenew)
 		if !anew.Restore || anew.Token != g.Token {
 			t.Errorf("it is taken back anew %v, with token %d of %d", anew.Restore, anew.Token, g.Token)
 		}
 		e.Detach(g)
 		anew.NotMine()
 		synctest.Wait()
-		for _, d := range desks {
+		for _, d := range manual {
 			if n := len(d.in); n > 0 {
 				t.Errorf("node %s is sent a request of kind %d", d.name, (<-d.in).Kind)
 			}

@@ -48,22 +48,22 @@ func (l *Lane) isSilent(node int, now int64) bool {
 	return last == 0 || now-last > int64(pace.Overdue())
 }
 
-// exit describes the end of a round.
-type exit struct {
+// roundExit describes the end of a round.
+type roundExit struct {
 	at       int64 // time of the end
 	duration int64 // from its last requests to its end; 0 if it says nothing about the nodes
 	answered bool  // an answer ended the round
 }
 
 // endRound ends a round, and begins the waiting rounds for which there is room.
-func (l *Lane) endRound(e exit) {
+func (l *Lane) endRound(e roundExit) {
 	l.Leave(e.at, e.answered, func(load driverkit.Load) int { return l.adjustLimit(e, load) })
 }
 
 // adjustLimit returns the room after a round: one more if answers come soon and rounds wait, and half of the
 // rounds in progress if answers take long. If answers take long even with the smallest room, the network or a
 // busy machine causes the delay, and not the client's own requests. The mutex of Line is held.
-func (l *Lane) adjustLimit(e exit, load driverkit.Load) int {
+func (l *Lane) adjustLimit(e roundExit, load driverkit.Load) int {
 	if e.duration == 0 || e.at-e.duration < l.shrunkAt {
 		return load.Room
 	}
@@ -114,7 +114,7 @@ func (e *Engine) enterLane(ctx context.Context, l *Lane, patience time.Duration)
 		err = driver.ErrClosed
 	}
 	if !l.Withdraw(t) { // its turn has come meanwhile
-		l.endRound(exit{})
+		l.endRound(roundExit{})
 	}
 	return err
 }

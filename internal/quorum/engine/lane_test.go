@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// clerk is a node that serves one request after the other, each in the same time.
-type clerk struct {
+// timedNode is a node that serves one request after the other, each in the same time.
+type timedNode struct {
 	name       string
 	each       atomic.Int64 // time of each request
 	maxWaiting int          // highest number of waiting requests
@@ -30,11 +30,11 @@ type clerk struct {
 	down       atomic.Bool                       // true: no request arrives
 }
 
-func (k *clerk) Name() string { return k.name }
+func (k *timedNode) Name() string { return k.name }
 
-func (k *clerk) Subscribe() {}
+func (k *timedNode) Subscribe() {}
 
-func (k *clerk) Send(r *Request) {
+func (k *timedNode) Send(r *Request) {
 	switch {
 	case k.down.Load():
 		r.Fail(Failure{Err: errors.New("down"), Unsent: true})
@@ -44,7 +44,7 @@ func (k *clerk) Send(r *Request) {
 }
 
 // serveRequests serves requests until the test ends.
-func (k *clerk) serveRequests(ctx context.Context) {
+func (k *timedNode) serveRequests(ctx context.Context) {
 	locks := make(map[string]quorum.Lock)
 	for {
 		select {
@@ -64,30 +64,30 @@ func (k *clerk) serveRequests(ctx context.Context) {
 	}
 }
 
-// runWithClerks runs fn in virtual time, with an engine over n clerks that need the time each for a request.
-func runWithClerks(t *testing.T, n int, each time.Duration, fn func(t *testing.T, e *Engine, clerks []*clerk)) {
+// runWithTimedNodes runs fn in virtual time, with an engine over n timed nodes that need the time each for a request.
+func runWithTimedNodes(t *testing.T, n int, each time.Duration, fn func(t *testing.T, e *Engine, timed []*timedNode)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var clerks []*clerk
+		var timed []*timedNode
 		var nodes []Node
 		for i := range n {
-			k := &clerk{name: fmt.Sprint("node-", i), in: make(chan *Request, 1_000_000)}
+			k := &timedNode{name: fmt.Sprint("node-", i), in: make(chan *Request, 1_000_000)}
 			k.each.Store(int64(each))
-			clerks, nodes = append(clerks, k), append(nodes, k)
+			timed, nodes = append(timed, k), append(nodes, k)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var working sync.WaitGroup
-		for _, k := range clerks {
+		for _, k := range timed {
 			working.Go(func() { k.serveRequests(ctx) })
 		}
-		fn(t, New(Config{Nodes: nodes}), clerks)
+		fn(t, New(Config{Nodes: nodes}), timed)
 		cancel()
 		working.Wait()
 	})
 }
 
-func (k *clerk) total() (n int64) {
+func (k *timedNode) totalServed() (n int64) {
 	for i := range k.served {
 		n += k.served[i].Load()
 	}
@@ -143,14 +143,14 @@ func TestCrowdIsServedPromptlyInOrder(t *testing.T) {
 	t.Parallel()
 	for _, nodes := range []int{1, 3} {
 		t.Run(fmt.Sprint(nodes, " nodes"), func(t *testing.T) {
-			runWithClerks(t, nodes, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+			runWithTimedNodes(t, nodes, perRequest, func(t *testing.T, e *Engine, timed []*timedNode) {
 				begin := time.Now()
 				acquireMany(t.Context(), e, crowdSize, crowdTTL, checkGranted(t))()
 				checkPrompt(t, begin, crowdSize)
 				time.Sleep(time.Second) // a third node may be slower
 				synctest.Wait()
-				for _, k := range clerks {
-					if n := k.total(); n != crowdSize {
+				for _, k := range timed {
+					if n := k.totalServed(); n != crowdSize {
 						t.Errorf("%s served %d requests for %d locks", k.name, n, crowdSize)
 					}
 					for i, name := range k.order {
@@ -165,8 +165,8 @@ func TestCrowdIsServedPromptlyInOrder(t *testing.T) {
 }
 
 func TestSilentNodeDelaysNoCrowd(t *testing.T) {
-	runWithClerks(t, 5, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
-		clerks[2].silent.Store(true)
+	runWithTimedNodes(t, 5, perRequest, func(t *testing.T, e *Engine, timed []*timedNode) {
+		timed[2].silent.Store(true)
 		begin := time.Now()
 		acquireMany(t.Context(), e, crowdSize, crowdTTL, checkGranted(t))()
 		checkPrompt(t, begin, crowdSize)
@@ -175,11 +175,11 @@ func TestSilentNodeDelaysNoCrowd(t *testing.T) {
 
 // A node that stops answering delays the others until it counts as silent.
 func TestNewlySilentNodeDelaysCrowdBriefly(t *testing.T) {
-	runWithClerks(t, 5, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+	runWithTimedNodes(t, 5, perRequest, func(t *testing.T, e *Engine, timed []*timedNode) {
 		begin := time.Now()
 		wait := acquireMany(t.Context(), e, crowdSize, crowdTTL, checkGranted(t))
 		time.Sleep(300 * perRequest)
-		clerks[2].silent.Store(true)
+		timed[2].silent.Store(true)
 		wait()
 		checkPrompt(t, begin, crowdSize+int(int64(pace.Overdue())/int64(perRequest)))
 		time.Sleep(time.Second)
@@ -190,18 +190,18 @@ func TestNewlySilentNodeDelaysCrowdBriefly(t *testing.T) {
 
 // A slow node must be able to replace one that stops.
 func TestSlowNodeDoesNotFallBehind(t *testing.T) {
-	runWithClerks(t, 3, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
-		clerks[2].each.Store(int64(2 * perRequest))
+	runWithTimedNodes(t, 3, perRequest, func(t *testing.T, e *Engine, timed []*timedNode) {
+		timed[2].each.Store(int64(2 * perRequest))
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		wait := acquireMany(ctx, e, crowdSize, crowdTTL, checkGranted(t))
 		time.Sleep(crowdSize / 2 * perRequest)
-		clerks[0].silent.Store(true)
+		timed[0].silent.Store(true)
 		wait()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		for _, k := range clerks[1:] {
-			if n := k.total(); n != crowdSize {
+		for _, k := range timed[1:] {
+			if n := k.totalServed(); n != crowdSize {
 				t.Errorf("%s served %d requests for %d locks", k.name, n, crowdSize)
 			}
 			if k.maxWaiting > 2*initialRounds {
@@ -213,12 +213,12 @@ func TestSlowNodeDoesNotFallBehind(t *testing.T) {
 }
 
 func TestCrowdSurvivesOutage(t *testing.T) {
-	runWithClerks(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+	runWithTimedNodes(t, 1, perRequest, func(t *testing.T, e *Engine, timed []*timedNode) {
 		wait := acquireMany(t.Context(), e, crowdSize, crowdTTL, checkGranted(t))
 		time.Sleep(100 * perRequest)
-		clerks[0].down.Store(true)
+		timed[0].down.Store(true)
 		time.Sleep(2 * time.Second)
-		clerks[0].down.Store(false)
+		timed[0].down.Store(false)
 		begin := time.Now()
 		wait()
 		checkPrompt(t, begin, crowdSize)
@@ -226,7 +226,7 @@ func TestCrowdSurvivesOutage(t *testing.T) {
 }
 
 func TestCancelBeforeTurnSendsNothing(t *testing.T) {
-	runWithClerks(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+	runWithTimedNodes(t, 1, perRequest, func(t *testing.T, e *Engine, timed []*timedNode) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var got, left atomic.Int64
 		wait := acquireMany(ctx, e, crowdSize, crowdTTL, func(_ int, _ driver.Grant, err error) {
@@ -247,7 +247,7 @@ func TestCancelBeforeTurnSendsNothing(t *testing.T) {
 		cancel()
 		wait()
 		time.Sleep(time.Second)
-		served := &clerks[0].served
+		served := &timed[0].served
 		asked, freed := served[quorum.AskAcquire].Load(), served[quorum.AskRelease].Load()
 		if asked+left.Load() != crowdSize || asked != got.Load()+freed {
 			t.Errorf("%d callers had a lock, %d left before their turn; the node served %d acquires and %d releases", got.Load(), left.Load(), asked, freed)
@@ -258,7 +258,7 @@ func TestCancelBeforeTurnSendsNothing(t *testing.T) {
 
 // The error names the reason, and blames no node.
 func TestSingleAttemptWaitsOnlyForTurn(t *testing.T) {
-	runWithClerks(t, 1, perRequest, func(t *testing.T, e *Engine, _ []*clerk) {
+	runWithTimedNodes(t, 1, perRequest, func(t *testing.T, e *Engine, _ []*timedNode) {
 		wait := acquireMany(t.Context(), e, crowdSize, crowdTTL, checkGranted(t))
 		begin := time.Now()
 		_, err := e.Acquire(t.Context(), driver.Request{Key: "k", TTL: crowdTTL, NoWait: true})
@@ -278,7 +278,7 @@ func TestSingleAttemptWaitsOnlyForTurn(t *testing.T) {
 
 // With a TTL of 1 s a renewal has 100 ms.
 func TestRenewalsAndReleasesOvertakeCrowd(t *testing.T) {
-	runWithClerks(t, 3, perRequest, func(t *testing.T, e *Engine, _ []*clerk) {
+	runWithTimedNodes(t, 3, perRequest, func(t *testing.T, e *Engine, _ []*timedNode) {
 		g, err := e.Acquire(t.Context(), driver.Request{Key: "k", TTL: time.Second})
 		if err != nil {
 			t.Fatal(err)
@@ -302,7 +302,7 @@ func TestRenewalsAndReleasesOvertakeCrowd(t *testing.T) {
 }
 
 func TestCrowdReleasesPromptly(t *testing.T) {
-	runWithClerks(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+	runWithTimedNodes(t, 1, perRequest, func(t *testing.T, e *Engine, timed []*timedNode) {
 		grants := make([]driver.Grant, crowdSize)
 		acquireMany(t.Context(), e, crowdSize, time.Minute, func(i int, g driver.Grant, _ error) { grants[i] = g })()
 		begin := time.Now()
@@ -316,7 +316,7 @@ func TestCrowdReleasesPromptly(t *testing.T) {
 		}
 		all.Wait()
 		checkPrompt(t, begin, crowdSize)
-		if n := clerks[0].served[quorum.AskRelease].Load(); n != crowdSize {
+		if n := timed[0].served[quorum.AskRelease].Load(); n != crowdSize {
 			t.Errorf("the node served %d releases", n)
 		}
 	})
@@ -326,7 +326,7 @@ func TestCrowdReleasesPromptly(t *testing.T) {
 func TestCancelledReleaseIsStillSent(t *testing.T) {
 	for _, closes := range []bool{false, true} {
 		t.Run(fmt.Sprint("closes: ", closes), func(t *testing.T) {
-			runWithClerks(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+			runWithTimedNodes(t, 1, perRequest, func(t *testing.T, e *Engine, timed []*timedNode) {
 				grants := make([]driver.Grant, crowdSize)
 				acquireMany(t.Context(), e, crowdSize, time.Minute, func(i int, g driver.Grant, _ error) { grants[i] = g })()
 				ctx, cancel := context.WithCancel(t.Context())
@@ -341,7 +341,7 @@ func TestCancelledReleaseIsStillSent(t *testing.T) {
 					e.Close()
 				}
 				time.Sleep(crowdSize*perRequest + time.Second)
-				if n := clerks[0].served[quorum.AskRelease].Load(); n != crowdSize {
+				if n := timed[0].served[quorum.AskRelease].Load(); n != crowdSize {
 					t.Errorf("the node served %d releases", n)
 				}
 			})
@@ -351,11 +351,11 @@ func TestCancelledReleaseIsStillSent(t *testing.T) {
 
 // Also if the release waits for its turn.
 func TestReleaseEndsWithoutAnswers(t *testing.T) {
-	runWithClerks(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+	runWithTimedNodes(t, 1, perRequest, func(t *testing.T, e *Engine, timed []*timedNode) {
 		const n = 500
 		grants := make([]driver.Grant, n)
 		acquireMany(t.Context(), e, n, time.Minute, func(i int, g driver.Grant, _ error) { grants[i] = g })()
-		clerks[0].silent.Store(true)
+		timed[0].silent.Store(true)
 		begin := time.Now()
 		var all sync.WaitGroup
 		for _, g := range grants {
@@ -376,10 +376,10 @@ func TestReleaseEndsWithoutAnswers(t *testing.T) {
 
 // Resting claims wait for a holder, not for an answer.
 func TestRestingClaimsUseNoRoom(t *testing.T) {
-	runWithClerks(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+	runWithTimedNodes(t, 1, perRequest, func(t *testing.T, e *Engine, timed []*timedNode) {
 		const n = 4 * initialRounds
 		acquireMany(t.Context(), e, n, time.Minute, checkGranted(t))()
-		other := New(Config{Nodes: []Node{clerks[0]}})
+		other := New(Config{Nodes: []Node{timed[0]}})
 		ctx, cancel := context.WithCancel(t.Context())
 		wait := acquireMany(ctx, other, n, crowdTTL, func(_ int, _ driver.Grant, err error) {
 			if !errors.Is(err, driver.ErrHeld) {
@@ -402,7 +402,7 @@ func TestRestingClaimsUseNoRoom(t *testing.T) {
 }
 
 func TestCloseEndsCrowdAtOnce(t *testing.T) {
-	runWithClerks(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+	runWithTimedNodes(t, 1, perRequest, func(t *testing.T, e *Engine, timed []*timedNode) {
 		wait := acquireMany(t.Context(), e, crowdSize, crowdTTL, func(_ int, _ driver.Grant, err error) {
 			if err != nil && !errors.Is(err, driver.ErrClosed) {
 				t.Errorf("Acquire: %v", err)
@@ -416,7 +416,7 @@ func TestCloseEndsCrowdAtOnce(t *testing.T) {
 			t.Errorf("it took %v", took)
 		}
 		time.Sleep(time.Second)
-		if n := clerks[0].served[quorum.AskAcquire].Load(); n > 100+2*initialRounds {
+		if n := timed[0].served[quorum.AskAcquire].Load(); n > 100+2*initialRounds {
 			t.Errorf("the node served %d acquires", n)
 		}
 	})
@@ -431,7 +431,7 @@ func TestLaneLearnsRoundTrip(t *testing.T) {
 		for range 100 { // round trips
 			now += int64(way)
 			for range limit {
-				limit = l.adjustLimit(exit{at: now, duration: int64(way), answered: true}, driverkit.Load{Room: limit, Out: limit, Waiting: 1})
+				limit = l.adjustLimit(roundExit{at: now, duration: int64(way), answered: true}, driverkit.Load{Room: limit, Out: limit, Waiting: 1})
 			}
 		}
 		if limit != maxRounds {

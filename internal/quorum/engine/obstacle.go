@@ -26,11 +26,11 @@ func (c *claim) acquireError(o quorum.Outcome) error {
 	case quorum.Busy:
 		return c.heldError()
 	}
-	return c.unavailability()
+	return c.unavailableCause()
 }
 
-// unavailability returns the error for missing answers. The caller holds mu.
-func (c *claim) unavailability() error {
+// unavailableCause returns the error for missing answers. The caller holds mu.
+func (c *claim) unavailableCause() error {
 	if errors.Is(c.lastObstacle, driver.ErrUnavailable) {
 		return c.lastObstacle
 	}

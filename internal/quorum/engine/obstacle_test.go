@@ -27,10 +27,10 @@ func blamedNodes(err error) string {
 
 // answerAll makes each node answer its next request: "+" grants, keeps or frees, "-" denies, "!" fails, "#"
 // fails for good, " " does not answer.
-func answerAll(t *testing.T, desks []*desk, kind quorum.AskKind, what string) {
+func answerAll(t *testing.T, manual []*manualNode, kind quorum.AskKind, what string) {
 	t.Helper()
-	for i, d := range desks {
-		switch r := d.next(t, kind); {
+	for i, d := range manual {
+		switch r := d.nextRequest(t, kind); {
 		case what[i] == '+' && kind == quorum.AskRenew:
 			r.Kept(0)
 		case what[i] == '+' && kind == quorum.AskRelease:
@@ -67,14 +67,14 @@ func TestUnavailableNamesOnlyFailedNodes(t *testing.T) {
 		"the caller leaves an outage":           {"+!!", true, time.Millisecond, "b: down, c: down"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
+			runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
 				ctx := t.Context()
 				if row.leave != 0 {
 					var cancel context.CancelFunc
 					ctx, cancel = context.WithTimeout(ctx, row.leave)
 					defer cancel()
 				}
-				go answerAll(t, desks, quorum.AskAcquire, row.answers)
+				go answerAll(t, manual, quorum.AskAcquire, row.answers)
 				_, err := e.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: !row.wait})
 				if got := blamedNodes(err); got != row.want || errors.Is(err, driver.ErrUnavailable) != (row.want != "") {
 					t.Errorf("error = %v, blames %q, want %q", err, got, row.want)
@@ -90,9 +90,9 @@ func TestUnavailableNamesOnlyFailedNodes(t *testing.T) {
 		"!! ": "a: down, b: down",
 	} {
 		t.Run("renewal "+answers, func(t *testing.T) {
-			runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
-				out := startRenewal(t, e, acquireAll(t, e, desks))
-				answerAll(t, desks, quorum.AskRenew, answers)
+			runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
+				out := startRenewal(t, e, acquireAll(t, e, manual))
+				answerAll(t, manual, quorum.AskRenew, answers)
 				if err := receiveSoon(t, out); blamedNodes(err) != want {
 					t.Errorf("error = %v, want %q", err, want)
 				}
@@ -104,11 +104,11 @@ func TestUnavailableNamesOnlyFailedNodes(t *testing.T) {
 		"+  ": "b: no answer in time, c: no answer in time",
 	} {
 		t.Run("release "+answers, func(t *testing.T) {
-			runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
-				g := acquireAll(t, e, desks)
+			runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
+				g := acquireAll(t, e, manual)
 				out := make(chan error, 1)
 				go func() { out <- e.Release(t.Context(), g, 0) }()
-				answerAll(t, desks, quorum.AskRelease, answers)
+				answerAll(t, manual, quorum.AskRelease, answers)
 				if err := receiveSoon(t, out); blamedNodes(err) != want {
 					t.Errorf("error = %v, want %q", err, want)
 				}
@@ -119,7 +119,7 @@ func TestUnavailableNamesOnlyFailedNodes(t *testing.T) {
 
 // A slow callback delays nobody.
 func TestObstaclesAreReportedAsTheyChange(t *testing.T) {
-	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
+	runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
 		reported := make(chan string)
 		ctx, cancel := context.WithCancel(t.Context())
 		out := make(chan error, 1)
@@ -130,7 +130,7 @@ func TestObstaclesAreReportedAsTheyChange(t *testing.T) {
 			out <- err
 		}()
 		for _, answers := range []string{"---", "-+-", "!!!", "!!-", "---"} {
-			for i, d := range desks {
+			for i, d := range manual {
 				r := d.nextAcquire(t)
 				switch answers[i] {
 				case '-':
@@ -167,7 +167,7 @@ func TestEndedWaitNamesLastObstacle(t *testing.T) {
 		"an outage, otherwise": {[]string{"!!-", "!-!"}, driver.ErrUnavailable, "context canceled: need 2 nodes: nodes a, c: down"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
+			runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
 				ctx, cancel := context.WithCancel(t.Context())
 				out := make(chan error, 1)
 				go func() {
@@ -175,7 +175,7 @@ func TestEndedWaitNamesLastObstacle(t *testing.T) {
 					out <- err
 				}()
 				for _, answers := range row.rounds {
-					for i, d := range desks {
+					for i, d := range manual {
 						if r := d.nextAcquire(t); answers[i] == '-' {
 							r.Denied(int64(time.Minute), "x", 0)
 						} else {

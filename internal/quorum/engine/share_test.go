@@ -12,26 +12,26 @@ import (
 )
 
 // restTime returns how long a subscribed waiter rests after holder has denied it a lock for a long time.
-func restTime(t *testing.T, e *Engine, desks []*desk, holder string) time.Duration {
+func restTime(t *testing.T, e *Engine, manual []*manualNode, holder string) time.Duration {
 	t.Helper()
-	for n := range desks {
+	for n := range manual {
 		e.SetSubscribed(n, true)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go e.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second})
-	for _, d := range desks {
-		d.next(t, quorum.AskAcquire).Denied(int64(time.Hour), holder, 0)
+	for _, d := range manual {
+		d.nextRequest(t, quorum.AskAcquire).Denied(int64(time.Hour), holder, 0)
 	}
 	synctest.Wait()
 	since := time.Now()
-	for _, d := range desks {
-		d.next(t, quorum.AskAcquire).Denied(int64(time.Hour), holder, 0)
+	for _, d := range manual {
+		d.nextRequest(t, quorum.AskAcquire).Denied(int64(time.Hour), holder, 0)
 	}
 	took := time.Since(since)
 	cancel()
 	synctest.Wait()
-	for _, d := range desks {
+	for _, d := range manual {
 		for len(d.in) > 0 {
 			(<-d.in).Freed()
 		}
@@ -42,33 +42,33 @@ func restTime(t *testing.T, e *Engine, desks []*desk, holder string) time.Durati
 // A release by another library wakes nobody.
 func TestWaiterPollsSharedLockOften(t *testing.T) {
 	const often, seldom = 105 * time.Millisecond, time.Second
-	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
-		if d := restTime(t, e, desks, ownerID("a")); d < seldom {
+	runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
+		if d := restTime(t, e, manual, ownerID("a")); d < seldom {
 			t.Errorf("behind a client of this protocol it rests %v", d)
 		}
 		for _, holder := range []string{"theirs", "(hash)", ""} {
-			if d := restTime(t, e, desks, holder); d < 20*time.Millisecond || d > often {
+			if d := restTime(t, e, manual, holder); d < 20*time.Millisecond || d > often {
 				t.Errorf("behind %q it rests %v", holder, d)
 			}
 		}
 		e.yields = new(yieldTable)
-		if d := restTime(t, e, desks, ownerID("a")); d < 20*time.Millisecond || d > often {
+		if d := restTime(t, e, manual, ownerID("a")); d < 20*time.Millisecond || d > often {
 			t.Errorf("on a lock that is shared it rests %v", d)
 		}
 	})
 }
 
-// handsOver acquires a lock, holds it for the time held and releases it. It returns the time of the hand-over
+// handOverTime acquires a lock, holds it for the time held and releases it. It returns the time of the hand-over
 // to the next waiter, in ns; 0: no hand-over.
-func handsOver(t *testing.T, e *Engine, desks []*desk, held time.Duration) int64 {
+func handOverTime(t *testing.T, e *Engine, manual []*manualNode, held time.Duration) int64 {
 	t.Helper()
-	g := acquireAll(t, e, desks)
+	g := acquireAll(t, e, manual)
 	time.Sleep(held)
 	out := make(chan error, 1)
 	go func() { out <- e.Release(t.Context(), g, 0) }()
 	var handOver int64
-	for _, d := range desks {
-		r := d.next(t, quorum.AskRelease)
+	for _, d := range manual {
+		r := d.nextRequest(t, quorum.AskRelease)
 		handOver = r.HandOver
 		r.Freed()
 	}
@@ -79,21 +79,21 @@ func handsOver(t *testing.T, e *Engine, desks []*desk, held time.Duration) int64
 }
 
 func TestSharedLockIsFreedNowAndThen(t *testing.T) {
-	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
-		if handsOver(t, e, desks, time.Second) == 0 {
+	runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
+		if handOverTime(t, e, manual, time.Second) == 0 {
 			t.Error("a lock of our clients alone was handed to nobody")
 		}
 		e.yields = new(yieldTable)
-		if handsOver(t, e, desks, 0) == 0 {
+		if handOverTime(t, e, manual, 0) == 0 {
 			t.Error("a lock that was not used at all was handed to nobody")
 		}
-		if handsOver(t, e, desks, yieldEvery) != 0 {
+		if handOverTime(t, e, manual, yieldEvery) != 0 {
 			t.Errorf("a lock that was used for %v was handed on", yieldEvery)
 		}
 		const tries = 100
 		free := func() (n int) {
 			for range tries {
-				if handsOver(t, e, desks, yieldEveryContended) == 0 {
+				if handOverTime(t, e, manual, yieldEveryContended) == 0 {
 					n++
 				}
 			}
@@ -102,7 +102,7 @@ func TestSharedLockIsFreedNowAndThen(t *testing.T) {
 		if n := free(); n == 0 || n > tries/2 {
 			t.Errorf("%d of %d times a lock that was used for %v was handed to nobody", n, tries, yieldEveryContended)
 		}
-		restTime(t, e, desks, "theirs")
+		restTime(t, e, manual, "theirs")
 		if n := free(); n != tries {
 			t.Errorf("having met another library, %d of %d times", n, tries)
 		}
@@ -115,11 +115,11 @@ func TestSharedLockIsFreedNowAndThen(t *testing.T) {
 
 // A client that has yielded the lock does not take it back before other programs had their chance.
 func TestYieldingClientHoldsBack(t *testing.T) {
-	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
+	runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
 		e.yields = new(yieldTable)
 		asks := func(req driver.Request, most time.Duration) (after time.Duration) {
 			t.Helper()
-			if handsOver(t, e, desks, yieldEvery) != 0 {
+			if handOverTime(t, e, manual, yieldEvery) != 0 {
 				t.Fatal("it was handed on")
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), most)
@@ -131,7 +131,7 @@ func TestYieldingClientHoldsBack(t *testing.T) {
 				defer close(ended)
 				e.Acquire(ctx, req)
 			}()
-			first := []*Request{<-desks[0].in, <-desks[1].in, <-desks[2].in}
+			first := []*Request{<-manual[0].in, <-manual[1].in, <-manual[2].in}
 			after = time.Since(since)
 			for _, r := range first {
 				r.Granted(1000)

@@ -13,7 +13,7 @@ import (
 
 // A lock lasts as long as a quorum keeps it, even if the remaining times differ by more than 32 bits.
 func TestStatusTimeLeftNeedsQuorum(t *testing.T) {
-	runWithDesks(t, func(t *testing.T, e *Engine, _ []*desk) {
+	runWithManualNodes(t, func(t *testing.T, e *Engine, _ []*manualNode) {
 		const never = time.Duration(-1)
 		for _, c := range []struct{ a, b, c, want time.Duration }{
 			{time.Second, 4 * time.Second, 10 * time.Second, 4 * time.Second},
@@ -51,7 +51,7 @@ func ownerID(name string) string {
 }
 
 func TestStatusHolderNeedsQuorum(t *testing.T) {
-	runWithDesks(t, func(t *testing.T, e *Engine, _ []*desk) {
+	runWithManualNodes(t, func(t *testing.T, e *Engine, _ []*manualNode) {
 		a, b, down := grantOf(ownerID("a"), 100), grantOf(ownerID("b"), 200), View{Err: errDown}
 		for name, c := range map[string]struct {
 			views []View
@@ -75,7 +75,7 @@ func TestStatusHolderNeedsQuorum(t *testing.T) {
 }
 
 func TestStatusWithoutQuorumKeepsNodeViews(t *testing.T) {
-	runWithDesks(t, func(t *testing.T, e *Engine, _ []*desk) {
+	runWithManualNodes(t, func(t *testing.T, e *Engine, _ []*manualNode) {
 		a := grantOf(ownerID("a"), 100)
 		a.Waiters = 3
 		st, err := e.Status("k", []View{{Err: errDown}, a, {Err: errDown}})
@@ -98,7 +98,7 @@ func TestStatusWithoutQuorumKeepsNodeViews(t *testing.T) {
 // A quorum has the earlier holder's token, which raised its counters. A node that missed both its commit and
 // the next holder's gives the next holder the same token again.
 func TestStatusOmitsTokensOfEarlierGrants(t *testing.T) {
-	runWithDesks(t, func(t *testing.T, e *Engine, _ []*desk) {
+	runWithManualNodes(t, func(t *testing.T, e *Engine, _ []*manualNode) {
 		owner, down := ownerID("a"), View{Err: errDown}
 		at := func(token int64) View { return grantOf(owner, token) }
 		for name, c := range map[string]struct {
@@ -140,7 +140,7 @@ func TestStatusOmitsTokensOfEarlierGrants(t *testing.T) {
 
 // A token is not called foreign while a silent node may know its grant.
 func TestTokenMatchNeedsEnoughNodes(t *testing.T) {
-	runWithDesks(t, func(t *testing.T, e *Engine, _ []*desk) {
+	runWithManualNodes(t, func(t *testing.T, e *Engine, _ []*manualNode) {
 		a, later, b, down := grantOf(ownerID("a"), 100), grantOf(ownerID("a"), 164), grantOf(ownerID("b"), 100), View{Err: errDown}
 		for name, c := range map[string]struct {
 			views []View
@@ -167,7 +167,7 @@ func TestTokenMatchNeedsEnoughNodes(t *testing.T) {
 // A force counts once the holder can no longer have a quorum. It fails only when so many nodes have denied it
 // that this cannot happen any more.
 func TestForceCountsOnceHolderLacksQuorum(t *testing.T) {
-	runWithDesks(t, func(t *testing.T, e *Engine, _ []*desk) {
+	runWithManualNodes(t, func(t *testing.T, e *Engine, _ []*manualNode) {
 		for name, c := range map[string]struct {
 			done quorum.Set
 			errs []error
@@ -193,7 +193,7 @@ func TestForceCountsOnceHolderLacksQuorum(t *testing.T) {
 
 // A lease is lost only if so many nodes deny it that the others are no quorum. Silent nodes do not count.
 func TestCheckTellsLossFromOutage(t *testing.T) {
-	runWithDesks(t, func(t *testing.T, e *Engine, _ []*desk) { // 3 nodes
+	runWithManualNodes(t, func(t *testing.T, e *Engine, _ []*manualNode) { // 3 nodes
 		mine, free, down := grantOf(ownerID("a"), 100), View{}, View{Err: errDown}
 		others := grantOf(ownerID("b"), 200)
 		for name, c := range map[string]struct {

@@ -17,8 +17,8 @@ import (
 const (
 	// endTime bounds the wait of End after each signal.
 	endTime = 10 * time.Second
-	// lastWords is the number of bytes from the end of the log that Unasked repeats.
-	lastWords = 2000
+	// logTail is the number of bytes from the end of the log that Unasked repeats.
+	logTail = 2000
 )
 
 // Program describes how to start a server, and when it is ready.
@@ -151,7 +151,7 @@ func (p *Process) noteEnd() {
 		return
 	}
 	log := p.Log()
-	log = log[max(0, len(log)-lastWords):]
+	log = log[max(0, len(log)-logTail):]
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.serving && p.cmd == cmd {

@@ -70,11 +70,11 @@ func (c *conn) run() {
 	c.downTimer.Stop()
 }
 
-// settle ends pending waits for this connection, and gives back the losses that it claimed but did not cause.
-func (c *conn) settle() {
+// settleLosses ends pending waits for this connection, and gives back the losses that it claimed but did not cause.
+func (c *conn) settleLosses() {
 	delete(c.p.conns, c)
 	for _, r := range slices.Concat(c.pending, c.up) {
-		r.finish()
+		r.finishRequest()
 		if r.loss != nil {
 			r.loss.left++
 		}
@@ -153,7 +153,7 @@ func (c *conn) forwardBatch(batch []byte) []byte {
 		batch = append(batch, r.raw...)
 		if len(r.args) > 0 { // the server does not answer an empty line
 			c.p.stats.Requests++
-			r.expect()
+			r.noteExpectedReply()
 			r.loss = c.p.claimLoss(r.args)
 			c.pending = append(c.pending, r)
 		}
@@ -225,7 +225,7 @@ func (c *conn) receiveValue(v resp.Value) {
 		return
 	}
 	c.pending = c.pending[1:]
-	r.finish()
+	r.finishRequest()
 	if r.loss != nil {
 		c.causeLoss(r.loss)
 	}
@@ -293,12 +293,12 @@ func (s segment) timeLeft() time.Duration {
 	return time.Until(s.due)
 }
 
-// cut ends the client's side. It drops what has not been sent to the server, unless a Hold or a Strand keeps
+// cutClient ends the client's side. It drops what has not been sent to the server, unless a Hold or a Strand keeps
 // it.
-func (c *conn) cut() {
+func (c *conn) cutClient() {
 	if !c.stranded && (c.gate == nil || c.gate.released) {
 		for _, r := range c.up {
-			r.finish()
+			r.finishRequest()
 		}
 		c.up = nil
 	}

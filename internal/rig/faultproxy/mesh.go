@@ -129,7 +129,7 @@ func (m *Mesh) acceptClients(front net.Listener, ways map[string]*Proxy) {
 // awaitPassage blocks until bytes pass both ways, because a new connection needs both. It returns false when
 // the mesh is closed.
 func (m *Mesh) awaitPassage(p *Proxy) bool {
-	for !p.passes() {
+	for !p.passesBothWays() {
 		select {
 		case <-m.closing:
 			return false
@@ -139,7 +139,7 @@ func (m *Mesh) awaitPassage(p *Proxy) bool {
 	return true
 }
 
-func (p *Proxy) passes() bool {
+func (p *Proxy) passesBothWays() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return !p.stopUp && !p.stopDown

@@ -179,7 +179,7 @@ func (p *Proxy) Forget() (end func()) {
 		p.changeState(func() {
 			for _, c := range forgotten {
 				c.forgotten = false
-				c.cut()
+				c.cutClient()
 			}
 			forgotten = nil
 		})
@@ -194,7 +194,7 @@ func (p *Proxy) Cut() {
 	p.changeState(func() {
 		p.cuts++
 		for c := range p.conns {
-			c.cut()
+			c.cutClient()
 		}
 	})
 }
@@ -257,7 +257,7 @@ func (p *Proxy) serveClient(client, server net.Conn, cuts int) {
 		return
 	}
 	c.run()
-	p.changeState(c.settle)
+	p.changeState(c.settleLosses)
 }
 
 // registerConn rejects a connection that Close or Cut ended while the server was being dialed.

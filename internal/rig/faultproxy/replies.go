@@ -16,8 +16,8 @@ type request struct {
 	done     chan struct{} // of a held request; closed with the answer or the end of its connection
 }
 
-// expect records how the request will be answered.
-func (r *request) expect() {
+// noteExpectedReply records how the request will be answered.
+func (r *request) noteExpectedReply() {
 	if verb := r.verb(); verb == "subscribe" || verb == "unsubscribe" {
 		r.confirms = len(r.args) - 1
 	}
@@ -25,8 +25,8 @@ func (r *request) expect() {
 
 func (r *request) verb() string { return strings.ToLower(string(r.args[0])) }
 
-// finish is called once, when the request leaves conn.up or conn.pending for good.
-func (r *request) finish() {
+// finishRequest is called once, when the request leaves conn.up or conn.pending for good.
+func (r *request) finishRequest() {
 	if r.done != nil {
 		close(r.done)
 	}

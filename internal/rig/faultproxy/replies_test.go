@@ -39,7 +39,7 @@ func TestValuesFindTheirRequests(t *testing.T) {
 			for word := range strings.FieldsSeq(words) {
 				r.args = append(r.args, []byte(word))
 			}
-			r.expect()
+			r.noteExpectedReply()
 			conn.pending = append(conn.pending, r)
 		}
 		for i, row := range c.values {

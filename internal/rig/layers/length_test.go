@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// long lists the functions that may be longer: two tables, and the descriptions of the events in a trace.
-var long = map[string]bool{
+// longFunctions lists the functions that may be longer: two tables, and the descriptions of the events in a trace.
+var longFunctions = map[string]bool{
 	"verify/differential/vectors.go examples": true,
 	"verify/spec/rows.go specRows":            true,
 	"verify/model/trace.go describeMove":      true,
@@ -36,7 +36,7 @@ func TestFunctionsFitOnScreen(t *testing.T) {
 				continue
 			}
 			seen++
-			if lines := files.Position(f.End()).Line - files.Position(f.Pos()).Line + 1; lines > most && !long[strings.TrimPrefix(path, root+"/")+" "+f.Name.Name] {
+			if lines := files.Position(f.End()).Line - files.Position(f.Pos()).Line + 1; lines > most && !longFunctions[strings.TrimPrefix(path, root+"/")+" "+f.Name.Name] {
 				t.Errorf("%s: %s has %d lines, and %d are the most: give a part of it a name", files.Position(f.Pos()), f.Name.Name, lines, most)
 			}
 		}

@@ -19,12 +19,12 @@ import (
 // is being reaped.
 const patience = 10 * time.Second
 
-// kept is the goroutine that is meant to stay: it starts child processes, which die with its thread.
-const kept = "/internal/rig/child.init.func"
+// keptGoroutine is the goroutine that is meant to stay: it starts child processes, which die with its thread.
+const keptGoroutine = "/internal/rig/child.init.func"
 
-// ours are the import paths of code whose goroutines count. The runtime and the testing package start and end
+// ownPackages are the import paths of code whose goroutines count. The runtime and the testing package start and end
 // goroutines at any time.
-var ours = []string{"github.com/holdfast-go/holdfast", "github.com/redis/rueidis"}
+var ownPackages = []string{"github.com/holdfast-go/holdfast", "github.com/redis/rueidis"}
 
 // Run runs all tests of a package, with times scaled to this machine, and returns the exit code: not 0 if
 // tests fail or leave something behind. Call it from TestMain:
@@ -66,8 +66,8 @@ func goroutineStacks() []string {
 	var left []string
 	for i, stack := range strings.Split(string(text), "\n\n") {
 		mine := i == 0 // the first is this goroutine
-		for _, path := range ours {
-			if !mine && strings.Contains(stack, path) && !strings.Contains(stack, kept) {
+		for _, path := range ownPackages {
+			if !mine && strings.Contains(stack, path) && !strings.Contains(stack, keptGoroutine) {
 				left = append(left, stack)
 				break
 			}

@@ -35,9 +35,9 @@ const (
 
 var update = flag.Bool("update", false, "write the present messages into "+table)
 
-// unseen are the folders whose texts no user sees: tests and their helpers, tools, examples, and code that
+// unseenFolders are the folders whose texts no user sees: tests and their helpers, tools, examples, and code that
 // users copy.
-var unseen = []string{
+var unseenFolders = []string{
 	".git", "docs", "findings", "tools", "verify", "testdata", "node_modules", "internal/rig", "locktest",
 	"driver/drivertest", "driver/template", "otel/example", "prometheus/example",
 }
@@ -185,7 +185,7 @@ func readAll(t *testing.T) (all []message, files int) {
 		name, err := filepath.Rel(root, path)
 		name = filepath.ToSlash(name)
 		switch {
-		case d.IsDir() && (slices.Contains(unseen, name) || slices.Contains(unseen, d.Name())):
+		case d.IsDir() && (slices.Contains(unseenFolders, name) || slices.Contains(unseenFolders, d.Name())):
 			return filepath.SkipDir
 		case d.IsDir() || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go"):
 			return nil

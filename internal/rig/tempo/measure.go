@@ -36,7 +36,7 @@ func measureFactor() float64 {
 			factor = max(factor, float64(time.Since(before))/float64(m.normal))
 		}
 	}
-	return min(math.Round(4*factor)/4, most)
+	return min(math.Round(4*factor)/4, maxFactor)
 }
 
 // startProcesses starts five processes, one after the other.

@@ -20,8 +20,8 @@ const (
 	// the command's settings, because the command warns of settings that it does not know.
 	Variable = "TEST_PACE"
 
-	// most is the highest factor. On a slower machine tests fail, in place of lasting for hours.
-	most = 8
+	// maxFactor is the highest factor. On a slower machine tests fail, in place of lasting for hours.
+	maxFactor = 8
 
 	tick = 50 * time.Millisecond
 )

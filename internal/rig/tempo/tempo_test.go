@@ -32,7 +32,7 @@ func TestChildProcessesInheritFactorOnRequest(t *testing.T) {
 	stop := Start()
 	defer stop()
 	measured := pace.Factor()
-	if measured < 1 || measured > most {
+	if measured < 1 || measured > maxFactor {
 		t.Errorf("the factor is %v", measured)
 	}
 	pace.SetFactor(func() float64 { return 1 }) // as in a child process

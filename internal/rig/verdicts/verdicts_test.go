@@ -34,8 +34,8 @@ const root = "../../.."
 // folders lists the folders with tests on real servers.
 var folders = []string{"redis", "etcd", "zookeeper", "postgres", "sqllock", "sharding", "fence", "cmd/holdfast", "internal/rig/fixture"}
 
-// shortest is the shortest TTL on which a test may rely.
-const shortest = 5 * time.Second
+// minReliedTTL is the shortest TTL on which a test may rely.
+const minReliedTTL = 5 * time.Second
 
 // fault is one violation of a rule.
 type fault struct {
@@ -194,7 +194,7 @@ func (s *source) check() (found []fault) {
 		s.visitOutside(f.Body, func(n ast.Node) {
 			switch n := n.(type) {
 			case *ast.CompositeLit:
-				s.shortOption(n, add)
+				s.findShortOption(n, add)
 			case *ast.CallExpr:
 				if slices.Contains([]string{"Acquire", "Grant", "hold"}, calledName(n)) && len(n.Args) == 3 {
 					s.findShortTTL(n.Args[2], add)
@@ -231,8 +231,8 @@ func (s *source) visitOutside(n ast.Node, fn func(ast.Node)) {
 	})
 }
 
-// shortOption finds a short TTL among the fields of an options literal.
-func (s *source) shortOption(lit *ast.CompositeLit, add func(string, ast.Node, string, ...any)) {
+// findShortOption finds a short TTL among the fields of an options literal.
+func (s *source) findShortOption(lit *ast.CompositeLit, add func(string, ast.Node, string, ...any)) {
 	of := ""
 	switch x := lit.Type.(type) {
 	case *ast.Ident:
@@ -255,10 +255,10 @@ func (s *source) shortOption(lit *ast.CompositeLit, add func(string, ast.Node, s
 // findShortTTL finds a short TTL without a reason.
 func (s *source) findShortTTL(x ast.Expr, add func(string, ast.Node, string, ...any)) {
 	d, ok := s.durationOf(x)
-	if !ok || d >= shortest || s.isExcused(x, "short") {
+	if !ok || d >= minReliedTTL || s.isExcused(x, "short") {
 		return
 	}
-	add("short-ttl", x, "a TTL of %v: give %v or more, or the reason to wait for its end behind \"// short: \"", d, shortest)
+	add("short-ttl", x, "a TTL of %v: give %v or more, or the reason to wait for its end behind \"// short: \"", d, minReliedTTL)
 }
 
 // isExcused reports whether a comment on the line of n, or on the line before, gives the reason that a rule

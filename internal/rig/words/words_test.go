@@ -35,11 +35,11 @@ var (
 	literals = regexp.MustCompile("\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`")
 )
 
-// place is one habit in one line.
-type place struct{ habit, file, text string }
+// habitFound is one habit in one line.
+type habitFound struct{ habit, file, text string }
 
 // findHabits returns the habits in the text of a Go file.
-func findHabits(file, text string) (all []place) {
+func findHabits(file, text string) (all []habitFound) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\n")
 		names := strings.Contains(line, "Most") || strings.Contains(line, "Least")
@@ -48,13 +48,13 @@ func findHabits(file, text string) (all []place) {
 		}
 		code, comment, commented := strings.Cut(literals.ReplaceAllString(line, `""`), "//")
 		if commented && clause.MatchString("//"+comment) {
-			all = append(all, place{"clause", file, line})
+			all = append(all, habitFound{"clause", file, line})
 		}
 		if names && most.MatchString(code) {
-			all = append(all, place{"most", file, line})
+			all = append(all, habitFound{"most", file, line})
 		}
 		if name := test.FindStringSubmatch(line); name != nil && wordCount(name[1]) > maxTestWords {
-			all = append(all, place{"test", file, line})
+			all = append(all, habitFound{"test", file, line})
 		}
 	}
 	return all
@@ -91,7 +91,7 @@ func TestFindSeesEachHabit(t *testing.T) {
 		"func helper() { return } // those that wait are in the order in which they came": "",
 	} {
 		found := findHabits("a.go", line)
-		if got := append(found, place{})[0].habit; got != want || len(found) > 1 {
+		if got := append(found, habitFound{})[0].habit; got != want || len(found) > 1 {
 			t.Errorf("%q: found %q, want %q", line, found, want)
 		}
 	}

@@ -16,7 +16,7 @@ type Proof struct{ Set, Marker string }
 // Encoder writes requests. It caches arguments that many requests share. One goroutine at a time may use it.
 type Encoder struct {
 	Proof
-	heads *heads
+	heads *callHeads
 
 	ttlFor int64 // TTL whose text is ttl
 	ttl    string
@@ -38,7 +38,7 @@ func (t *Encoder) Encode(dst []byte, r *engine.Request) []byte {
 		}
 		dst = resp.AppendDecimal(appendAll(t.appendHead(dst, head, r.Lock), r.Owner, t.ttl), r.Clock)
 		if r.Stamp != 0 || r.Least != 0 {
-			dst = appendOptional(dst, orNone(r.Stamp))
+			dst = appendOptional(dst, optionalArgument(r.Stamp))
 		}
 		dst = appendLeastToken(dst, r.Least)
 	case quorum.AskAdopt:
@@ -75,13 +75,13 @@ func (t *Encoder) Encode(dst []byte, r *engine.Request) []byte {
 	return dst
 }
 
-// none marks an argument that is the empty string.
-const none = -1
+// noArgument marks an argument that is the empty string.
+const noArgument = -1
 
-// orNone returns n, or for 0 the empty argument.
-func orNone(n int64) int64 {
+// optionalArgument returns n, or for 0 the empty argument.
+func optionalArgument(n int64) int64 {
 	if n == 0 {
-		return none
+		return noArgument
 	}
 	return n
 }
@@ -89,8 +89,8 @@ func orNone(n int64) int64 {
 // releaseArgs returns the arguments of a release or a give-back after the owner, and the number of arguments
 // to send: defaults at the end are left out.
 func releaseArgs(r *quorum.Ask) (args [4]int64, n int) {
-	args = [...]int64{orNone(r.Least), orNone(r.Stamp), quorum.Millis(r.HandOver), orNone(quorum.Millis(r.MinHold))}
-	usual := [...]int64{none, none, quorum.Millis(quorum.MaxHandOver), none}
+	args = [...]int64{optionalArgument(r.Least), optionalArgument(r.Stamp), quorum.Millis(r.HandOver), optionalArgument(quorum.Millis(r.MinHold))}
+	usual := [...]int64{noArgument, noArgument, quorum.Millis(quorum.MaxHandOver), noArgument}
 	for n = len(args); n > 0 && args[n-1] == usual[n-1]; n-- {
 	}
 	return args, n
@@ -102,7 +102,7 @@ func ReleaseArgs(r *quorum.Ask) []string {
 	args, n := releaseArgs(r)
 	for _, arg := range args[:n] {
 		texts = append(texts, "")
-		if arg != none {
+		if arg != noArgument {
 			texts[len(texts)-1] = Decimal(arg)
 		}
 	}
@@ -120,25 +120,25 @@ func (p Proof) Call(s *wire.Script, lock engine.Lock, args ...string) []string {
 }
 
 // appendHead appends the head of a call and its keys.
-func (t *Encoder) appendHead(dst []byte, h *head, l *engine.Lock) []byte {
+func (t *Encoder) appendHead(dst []byte, h *callHead, l *engine.Lock) []byte {
 	if t.Set == "" {
 		return appendAll(append(dst, h.alone...), l.Key, l.Fence, l.Queue)
 	}
 	return appendAll(append(dst, h.member...), l.Key, l.Fence, l.Queue, t.Set)
 }
 
-// heads holds the encoded beginnings of the calls of a format's scripts.
-type heads struct {
-	acquire, acquireStamped, acquireLeastToken head
-	adopt, adoptLeastToken                     head
-	commit                                     head
-	renew, renewRestoring                      head
-	renewAlone                                 []byte  // with only the key of the lock
-	release                                    [5]head // by the number of arguments after the owner
+// callHeads holds the encoded beginnings of the calls of a format's scripts.
+type callHeads struct {
+	acquire, acquireStamped, acquireLeastToken callHead
+	adopt, adoptLeastToken                     callHead
+	commit                                     callHead
+	renew, renewRestoring                      callHead
+	renewAlone                                 []byte      // with only the key of the lock
+	release                                    [5]callHead // by the number of arguments after the owner
 }
 
-func newHeads(f *wire.Format) *heads {
-	h := &heads{
+func newHeads(f *wire.Format) *callHeads {
+	h := &callHeads{
 		acquire: newHead(f.Acquire, 3), acquireStamped: newHead(f.Acquire, 4), acquireLeastToken: newHead(f.Acquire, 5),
 		adopt: newHead(f.Adopt, 5), adoptLeastToken: newHead(f.Adopt, 6), commit: newHead(f.Commit, 2),
 		renew: newHead(f.Renew, 2), renewRestoring: newHead(f.Renew, 3), renewAlone: encodeHead(f.Renew, 1, 2),
@@ -149,12 +149,12 @@ func newHeads(f *wire.Format) *heads {
 	return h
 }
 
-// head is the encoded beginning of all calls of a script with the same number of arguments: alone without a
+// callHead is the encoded beginning of all calls of a script with the same number of arguments: alone without a
 // marker, and member with the key of the set and a marker after the arguments.
-type head struct{ alone, member []byte }
+type callHead struct{ alone, member []byte }
 
-func newHead(s *wire.Script, args int) head {
-	return head{alone: encodeHead(s, 3, args), member: encodeHead(s, 4, args+1)}
+func newHead(s *wire.Script, args int) callHead {
+	return callHead{alone: encodeHead(s, 3, args), member: encodeHead(s, 4, args+1)}
 }
 
 // encodeHead returns the beginning of a call of s with the given numbers of keys and arguments.
@@ -171,7 +171,7 @@ func appendAll(dst []byte, texts ...string) []byte {
 }
 
 func appendOptional(dst []byte, arg int64) []byte {
-	if arg == none {
+	if arg == noArgument {
 		return resp.AppendString(dst, "")
 	}
 	return resp.AppendDecimal(dst, arg)

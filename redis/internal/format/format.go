@@ -15,7 +15,7 @@ import (
 type Format struct {
 	*wire.Format
 	loads [][]string
-	heads *heads
+	heads *callHeads
 	java  bool // Redisson
 }
 
@@ -123,13 +123,13 @@ func (f *Format) DefaultPrefix() string {
 	return "lock:"
 }
 
-// extraRights are the additional permissions for locks of Redisson.
-const extraRights = "~redisson_lock_* &" + wire.RedissonChannels + "* +hlen +hkeys +hincrby +hscan +type +lindex +lpop +zscore"
+// redissonPermissions are the additional permissions for locks of Redisson.
+const redissonPermissions = "~redisson_lock_* &" + wire.RedissonChannels + "* +hlen +hkeys +hincrby +hscan +type +lindex +lpop +zscore"
 
 // Rights returns the permissions that the format needs in addition to those of all formats; "" if none.
 func (f *Format) Rights() string {
 	if f.java {
-		return " " + extraRights
+		return " " + redissonPermissions
 	}
 	return ""
 }

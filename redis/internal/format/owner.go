@@ -54,8 +54,8 @@ func DescribeForeign(owner string) driver.Holder {
 
 // otherLibraries lists other libraries by the form of their lock values. The group in brackets names a
 // machine. It is built on first use, because most programs never need it.
-var otherLibraries = sync.OnceValue(func() []library {
-	return []library{
+var otherLibraries = sync.OnceValue(func() []otherLibrary {
+	return []otherLibrary{
 		{"redsync", regexp.MustCompile(`^[0-9A-Za-z+/]{22}==$`)}, // 16 bytes in base 64
 		{"redislock", regexp.MustCompile(`^[0-9A-Za-z_-]{22}$`)}, // the same in the alphabet for URLs
 		{"redis-py or node-redlock", regexp.MustCompile(`^[0-9a-f]{32}$`)},
@@ -64,8 +64,8 @@ var otherLibraries = sync.OnceValue(func() []library {
 	}
 })
 
-// library is another library.
-type library struct {
+// otherLibrary is another library.
+type otherLibrary struct {
 	name  string
 	shape *regexp.Regexp
 }

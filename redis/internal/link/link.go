@@ -87,11 +87,11 @@ type Link struct {
 	mu         sync.Mutex // guards the fields below; not held while writing
 	err        error      // reason why nothing is sent any more
 	writing    bool
-	paused     bool    // nothing is written until the pending requests are answered
-	queue      []Entry // not written yet
-	pending    fifo    // written, not answered
-	resend     []Entry // to send again once the server has the scripts
-	lastAnswer int64   // time of the node's last answer
+	paused     bool       // nothing is written until the pending requests are answered
+	queue      []Entry    // not written yet
+	pending    entryQueue // written, not answered
+	resend     []Entry    // to send again once the server has the scripts
+	lastAnswer int64      // time of the node's last answer
 
 	out []byte // buffer of the writing goroutine
 }
@@ -153,23 +153,23 @@ func (c *Call) End(err error) {
 	close(c.done)
 }
 
-// fifo is a queue of entries.
-type fifo struct {
+// entryQueue is a queue of entries.
+type entryQueue struct {
 	list []Entry
 	head int
 	size int // bytes of all entries
 }
 
-func (f *fifo) len() int      { return len(f.list) - f.head }
-func (f *fifo) first() *Entry { return &f.list[f.head] }
-func (f *fifo) rest() []Entry { return f.list[f.head:] }
+func (f *entryQueue) len() int      { return len(f.list) - f.head }
+func (f *entryQueue) first() *Entry { return &f.list[f.head] }
+func (f *entryQueue) rest() []Entry { return f.list[f.head:] }
 
-func (f *fifo) push(e Entry) {
+func (f *entryQueue) push(e Entry) {
 	f.list = append(f.list, e)
 	f.size += e.size
 }
 
-func (f *fifo) pop() (e Entry) {
+func (f *entryQueue) pop() (e Entry) {
 	e, f.list[f.head] = f.list[f.head], Entry{}
 	f.size -= e.size
 	if f.head++; f.head == len(f.list) {
@@ -270,7 +270,7 @@ func (l *Link) failAll(err error) {
 	l.mu.Lock()
 	err = l.err
 	lost, unsent := append(l.resend, l.pending.rest()...), l.queue
-	l.resend, l.pending, l.queue = nil, fifo{}, nil
+	l.resend, l.pending, l.queue = nil, entryQueue{}, nil
 	l.mu.Unlock()
 	l.sink.Broken(err)
 	for _, e := range lost {

@@ -231,7 +231,7 @@ func TestReleaseIsNeverTooLate(t *testing.T) {
 		if want := []quorum.AskKind{quorum.AskAcquire, quorum.AskRenew}; !slices.Equal(late, want) || n.l.pending.len() != len(kinds)-len(want) {
 			t.Errorf("%v are too late and %d are written, want %v and 2", late, n.l.pending.len(), want)
 		}
-		n.l.pending = fifo{}
+		n.l.pending = entryQueue{}
 	})
 }
 
@@ -482,14 +482,14 @@ func TestResentRequestGoesBeforeRelease(t *testing.T) {
 	})
 }
 
-// panicky is a Sink that panics on one kind of message.
-type panicky struct {
+// panickingSink is a Sink that panics on one kind of message.
+type panickingSink struct {
 	*node
 	broke chan error
 }
 
-func (p panicky) Push(resp.Value)  { panic("unforeseen") }
-func (p panicky) Broken(err error) { p.broke <- err }
+func (p panickingSink) Push(resp.Value)  { panic("unforeseen") }
+func (p panickingSink) Broken(err error) { p.broke <- err }
 
 // The panic ends the link, and the pending requests fail.
 func TestPanicInHandlerEndsOnlyItsLink(t *testing.T) {
@@ -497,7 +497,7 @@ func TestPanicInHandlerEndsOnlyItsLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		n := newNode(socket.New(near))
-		sink := panicky{n, make(chan error, 1)}
+		sink := panickingSink{n, make(chan error, 1)}
 		n.l.sink = sink
 		n.start()
 		tried := make(chan error, 1)
