@@ -341,7 +341,7 @@ func (d *Driver) lineRequest(name string, l *lineUp) request {
 	}
 }
 
-// grantRequest requests a lease. If the answer is lost, that lease has no key and lapses.
+// grantRequest requests a lease. If the answer is lost, that lease has no key and expires.
 func grantRequest(ttl time.Duration, l *loan) request {
 	return func(ctx context.Context, c *clientv3.Client) error {
 		sent := time.Now()
@@ -441,7 +441,7 @@ func (d *Driver) revokeLease(l loan) error {
 	return err
 }
 
-// abandonLease revokes a lease in the background; what it cannot revoke lapses.
+// abandonLease revokes a lease in the background; what it cannot revoke expires.
 func (d *Driver) abandonLease(l loan) {
 	if l.id != clientv3.NoLease {
 		d.calls.Go(func() { d.revokeLease(l) })

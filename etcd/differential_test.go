@@ -185,7 +185,7 @@ func (s *script) step() proto.Message {
 	case 3, 4:
 		return s.get()
 	case 5:
-		if s.IntN(4) == 0 { // this lease has no key, because it may lapse
+		if s.IntN(4) == 0 { // this lease has no key, because it may expire
 			return &pb.LeaseGrantRequest{ID: s.lease + 100 + s.Int64N(1e6), TTL: []int64{0, 1, 2, 3, 1 << 40}[s.IntN(5)]}
 		}
 		return &pb.LeaseGrantRequest{ID: s.id(), TTL: 3600 + s.Int64N(2)}

@@ -26,7 +26,7 @@
 //	                             the own key is gone
 //
 // A look reads in one transaction that the client's own key still exists and which keys are before
-// it, so that no client takes the lock by a key that has lapsed during the wait. A release deletes
+// it, so that no client takes the lock by a key that has expired during the wait. A release deletes
 // this attempt's key and no other, however often it is repeated. The lease is used for the
 // next lock then. One that may still get a key, by a request whose answer was lost, is
 // revoked, and so is the lease of a failed attempt: a late request to create the key finds
@@ -89,7 +89,7 @@ type Options struct {
 	// Username and Password log in; both or neither.
 	Username, Password string
 	// NoCheck leaves out the first request, so that there is a driver also for a cluster that
-	// refuses this client: for Limits, Diagnose and other looks at what is wrong.
+	// rejects this client: for Limits, Diagnose and other looks at what is wrong.
 	NoCheck bool
 
 	secrets   []string                               // files that the URL names
@@ -222,7 +222,7 @@ func (d *Driver) renewGrants(ctx context.Context, grants []driver.Grant, out []d
 }
 
 // Release implements driver.Driver. It repeats the release in the background until it is confirmed or the lock
-// has lapsed.
+// has expired.
 func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	if err := d.calls.Enter(); err != nil {
 		return err

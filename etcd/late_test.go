@@ -118,7 +118,7 @@ func TestLateForceLeavesNextLockAlone(t *testing.T) {
 	})
 }
 
-// When the lock is released, a request to create its key is still under way.
+// When the lock is released, a request to create its key is still in progress.
 func TestLeaseWithLateKeyIsNotReused(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		d := r.newDriver()

@@ -35,7 +35,7 @@ type loans struct {
 func (l *loans) take(ttl time.Duration) (loan, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.spare = slices.DeleteFunc(l.spare, func(s loan) bool { return !s.isFresh() }) // stale leases lapse
+	l.spare = slices.DeleteFunc(l.spare, func(s loan) bool { return !s.isFresh() }) // stale leases expire
 	for i, s := range l.spare {
 		if s.ttl == time.Duration(wholeSeconds(ttl))*time.Second {
 			l.spare = slices.Delete(l.spare, i, i+1)

@@ -23,7 +23,7 @@ type login struct {
 	username, password string
 
 	mu     sync.Mutex // guards what follows
-	last   *pass      // under way or accepted; nil: none
+	last   *pass      // in progress or accepted; nil: none
 	closed bool
 	tasks  sync.WaitGroup // no task is added after closed is set
 }

@@ -143,7 +143,7 @@ func interceptStream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.Clie
 	return &checkedStream{s, make(map[int64]bool)}, nil
 }
 
-// close waits for a login that is under way, and for a while for etcd's client. If a watch is rejected just
+// close waits for a login that is in progress, and for a while for etcd's client. If a watch is rejected just
 // when its context ends, the client's Close hangs forever (watch.go, addSubstream, in 3.7.3).
 func (n *node) close() {
 	n.login.close()

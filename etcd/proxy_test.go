@@ -26,7 +26,7 @@ type proxy struct {
 	member *grpc.ClientConn
 }
 
-// call is a call that is under way.
+// call is a call that is in flight.
 type call struct {
 	fixture.Flow
 	ctx                  context.Context

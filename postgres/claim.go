@@ -17,7 +17,7 @@ const (
 	place = 8 * time.Second
 	// blockedPlace bounds the lifetime of a ticket while its client blocks at the turnstile and polls each
 	// turnPoll. A release leaves the lock to the oldest waiter there and notifies no other, so the ticket of a
-	// dead waiter must lapse soon.
+	// dead waiter must expire soon.
 	blockedPlace = 3 * time.Second
 	// relaxed is the poll interval of a waiter that receives notifications; hasty is the longest poll interval
 	// of any other waiter.
@@ -245,7 +245,7 @@ func (a answer) heldError(place bool) error {
 	return held
 }
 
-// planPause returns how long to wait until the next request: at most until the lock lapses, and at most as
+// planPause returns how long to wait until the next request: at most until the lock expires, and at most as
 // long as the claim can rely on a notification.
 func (c *claim) planPause(obstacle error, tries int) (limit time.Duration, again <-chan struct{}) {
 	if c.req.NoWait {
@@ -322,7 +322,7 @@ func (c *claim) noteResult(g driver.Grant, err error) (driver.Grant, error) {
 }
 
 // abandon releases in the background what the claim may have left on the server. What it cannot release
-// lapses.
+// expires.
 func (c *claim) abandon() {
 	d, v, left := c.d, c.visit, c.left
 	if !left && v == nil {

@@ -135,7 +135,7 @@ func TestDeadWaiterLosesItsTurn(t *testing.T) {
 	first := r.countRows("SELECT max(place) FROM holdfast.ticket")
 	other := r.newClient()
 	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(other, "k", long) })
-	r.Eventually("another waits", func() bool { // the dead waiter's ticket may have lapsed meanwhile
+	r.Eventually("another waits", func() bool { // the dead waiter's ticket may have expired meanwhile
 		return r.countRows("SELECT count(*) FROM holdfast.ticket WHERE place > $1 AND NOT gone", first) == 1
 	})
 	if n := r.countRows("SELECT max(grace) FROM holdfast.ticket"); n > 1e6 {
@@ -167,7 +167,7 @@ func TestHangingConnectionDelaysNoRetry(t *testing.T) {
 	r.checkCleared()
 }
 
-// A waiter that queues up on any name deletes marks of gone owners and tickets that have lapsed.
+// A waiter that queues up on any name deletes marks of gone owners and tickets that have expired.
 func TestWaiterSweepsLapsedTickets(t *testing.T) {
 	r := startRig(t)
 	r.execSQL(`INSERT INTO holdfast.ticket (name, owner, expires, gone) VALUES
@@ -224,11 +224,11 @@ func TestTokensFollowTheClock(t *testing.T) {
 	}
 }
 
-// A renewal that comes after the lock has lapsed reports a loss, even if nobody else has the lock.
+// A renewal that comes after the lock has expired reports a loss, even if nobody else has the lock.
 func TestLateRenewalRevivesNoLease(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
-	g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: brief}) // short: it lapses
+	g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: brief}) // short: it expires
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func (r *rig) holdLock(d *postgres.Driver, ttl time.Duration) *holdfast.Lease {
 	return l
 }
 
-// A lapse, a force-release and the holder's own release all wait for the transaction.
+// An expiry, a force-release and the holder's own release all wait for the transaction.
 func TestFencedTransactionKeepsLock(t *testing.T) {
 	for name, end := range map[string]func(r *rig, l *holdfast.Lease) error{
 		"lapse":   func(*rig, *holdfast.Lease) error { return nil },
@@ -51,7 +51,7 @@ func TestFencedTransactionKeepsLock(t *testing.T) {
 			r := startRig(t)
 			ttl := long
 			if name == "lapse" {
-				ttl = brief // short: it lapses
+				ttl = brief // short: it expires
 			}
 			d := r.newDriver()
 			l := r.holdLock(d, ttl)

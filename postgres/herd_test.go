@@ -58,7 +58,7 @@ func TestWaitersLeaveLockRowUnchanged(t *testing.T) {
 	<-next
 }
 
-// A client prolongs its ticket after half of its lifetime. Other waiters delete a ticket that has lapsed.
+// A client prolongs its ticket after half of its lifetime. Other waiters delete a ticket that has expired.
 func TestWaiterProlongsItsTicket(t *testing.T) {
 	r := startRig(t)
 	l := r.Acquire(r.newClient(), "k", long)

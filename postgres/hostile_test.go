@@ -128,7 +128,7 @@ func TestAnswerWithoutRowReturnsError(t *testing.T) {
 	}
 }
 
-// While a database is down for long and locks lapse, the driver keeps no memory for their releases.
+// While a database is down for long and locks expire, the driver keeps no memory for their releases.
 func TestExpiredReleaseFreesMemory(t *testing.T) {
 	t.Parallel()
 	d, err := postgres.Open(t.Context(), "postgres://127.0.0.1:1/db?sslmode=disable", &postgres.Options{NoCheck: true, NoListen: true})

@@ -141,7 +141,7 @@ func (r *rig) sendLate(d *postgres.Driver, text string, repeat bool, send func(c
 	}
 }
 
-// timeLeft returns the time until the lock "k" lapses, by the server's clock.
+// timeLeft returns the time until the lock "k" expires, by the server's clock.
 func (r *rig) timeLeft() time.Duration {
 	r.Helper()
 	const query = "SELECT (extract(epoch FROM expires - clock_timestamp()) * 1000000)::bigint FROM holdfast.lock WHERE name = 'k'"

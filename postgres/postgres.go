@@ -42,7 +42,7 @@
 // holds back vacuum. Where it has no connection to block on, behind a pooler or beyond Options.MaxWaitConns, it does both at once.
 // Tickets come before whoever has none, and are served in their order. A release hands the lock to the oldest one, in the same
 // statement, and notifies its client, which asks once more and so takes it for its whole TTL; if the oldest blocks at the turnstile,
-// the lock is kept for whoever comes through. A ticket lapses unless its client polls, and so does a lock that was handed to a client
+// the lock is kept for whoever comes through. A ticket expires unless its client polls, and so does a lock that was handed to a client
 // that has died. Notifications are a hint: a client that cannot LISTEN, or whose connection is down, polls more often.
 //
 // A caller that gives up has what it may have taken released in the background. If a
@@ -104,7 +104,7 @@ type Options struct {
 	// when nobody has waited for some seconds.
 	MaxWaitConns int
 	// NoCheck leaves out the first statement, so that there is a driver also for a database that
-	// has no tables yet or refuses this client: for Migrate, Limits and Diagnose.
+	// has no tables yet or rejects this client: for Migrate, Limits and Diagnose.
 	NoCheck bool
 
 	secrets []string // files that the URL names
@@ -275,7 +275,7 @@ type renewed struct {
 }
 
 // Release implements driver.Driver. It repeats the release, if need be in the background, until the release is
-// confirmed or the lock has lapsed.
+// confirmed or the lock has expired.
 func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	if err := d.calls.Enter(); err != nil {
 		return err
@@ -306,7 +306,7 @@ func (d *Driver) freeLock(ctx context.Context, g driver.Grant, keep time.Duratio
 	return err
 }
 
-// insistOnFree repeats a release in its lane until it is confirmed or the lock has lapsed. It calls begun at
+// insistOnFree repeats a release in its lane until it is confirmed or the lock has expired. It calls begun at
 // each turn.
 func (d *Driver) insistOnFree(g driver.Grant, keep time.Duration, begun func()) error {
 	ctx, cancel := context.WithTimeout(d.calls.Work, max(g.TTL, keep))
@@ -347,7 +347,7 @@ func (d *Driver) isDoubted(owner string) bool {
 }
 
 // Detach implements driver.Adopter. It does not block. If a statement of the owner may be executed late,
-// Detach marks the owner as gone in the background, until the lock lapses.
+// Detach marks the owner as gone in the background, until the lock expires.
 func (d *Driver) Detach(g driver.Grant) {
 	d.forgetHold(g.Owner)
 	if !d.isDoubted(g.Owner) || d.calls.Enter() != nil {

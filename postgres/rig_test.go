@@ -174,7 +174,7 @@ func (r *rig) listenerCount() int {
 	return r.countRows("SELECT count(*) FROM holdfast.ticket WHERE ltrim(channel, '+') ~ '^[A-Z0-9]'")
 }
 
-// checkCleared waits until the tables are empty, long before the rows could lapse.
+// checkCleared waits until the tables are empty, long before the rows could expire.
 func (r *rig) checkCleared() {
 	r.Helper()
 	r.Eventually("nothing is left", func() bool {

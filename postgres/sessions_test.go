@@ -28,7 +28,7 @@ type session struct {
 	*rig
 	clients []*postgres.Driver
 	grants  map[string]driver.Grant        // by key: grant of the holder
-	kept    map[string]bool                // by key: released, and kept until it lapses
+	kept    map[string]bool                // by key: released, and kept until it expires
 	line    map[string][]chan driver.Grant // by key: waiters in order
 	tokens  map[string]int64               // by key: last token
 	names   map[string]string              // by owner: short name, numbered in order of appearance

@@ -436,7 +436,7 @@ func (d *Driver) freeThrough(ctx context.Context, conn *pgx.Conn, g driver.Grant
 	return true
 }
 
-// closeEars closes the connections for turnstiles. No call is under way.
+// closeEars closes the connections for turnstiles. No call is in flight.
 func (d *Driver) closeEars() {
 	d.ears.close()
 	d.mu.Lock()

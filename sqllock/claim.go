@@ -104,7 +104,7 @@ func (c *claim) tryOnce(ctx, caller context.Context, look bool) (driver.Grant, e
 }
 
 // tryRead reads the lock and changes the row that it has read. It repeats both while other clients change the
-// row in between. Trust counts from before the read, like the time at which the lock lapses.
+// row in between. Trust counts from before the read, like the time at which the lock expires.
 func (c *claim) tryRead(ctx, caller context.Context, look bool) (driver.Grant, error) {
 	for tries := 0; ; tries++ {
 		sent := time.Now()
@@ -272,7 +272,7 @@ func (c *claim) rename() {
 // nextRow returns the row to which the claim would change a lock: its own if it may take the lock, the next
 // waiter's if a hand-over is due, otherwise the row as read.
 func (c *claim) nextRow(r row) (row, error) {
-	mine := r.owner == c.owner // also after a hand-over has lapsed: no other client has asked since
+	mine := r.owner == c.owner // also after a hand-over has expired: no other client has asked since
 	switch {
 	case c.isAdoption() && r.precedes(c.from):
 		return r, c.d.unavailableError(errPrecedes)
@@ -372,7 +372,7 @@ func (c *claim) heldError(r row) *driver.HeldError {
 	return held
 }
 
-// planPause returns how long to wait until the next request: at most until the lock lapses. It is shorter for
+// planPause returns how long to wait until the next request: at most until the lock expires. It is shorter for
 // a claim that will soon be first, and longer if the holder has had the lock for long. With a bell, the claim
 // polls only for lost rings.
 func (c *claim) planPause(obstacle error, tries int) (limit time.Duration, again <-chan struct{}) {
@@ -403,7 +403,7 @@ func (c *claim) planPause(obstacle error, tries int) (limit time.Duration, again
 }
 
 // abandon releases in the background what the claim may have left in the database. What it cannot release
-// lapses.
+// expires.
 func (c *claim) abandon() {
 	if !c.left {
 		return
@@ -481,7 +481,7 @@ func (d *Driver) changeLock(ctx context.Context, key string, was row, is *row) (
 	} else {
 		d.wakeWaiter(is.owner)
 	}
-	d.execRepeated(ctx, d.leave, key, is.owner) // ignore an error: the new owner deletes the ticket, or it lapses
+	d.execRepeated(ctx, d.leave, key, is.owner) // ignore an error: the new owner deletes the ticket, or it expires
 	return true, nil
 }
 

@@ -276,7 +276,7 @@ func (t *tables) renewStatement(n int) statement {
 	return t.translate(t.in(t.renewSQL() + `name IN (` + argumentList(3, n) + `) AND owner IN (` + argumentList(3+n, n) + `)` + returning))
 }
 
-// renewSQL returns the beginning of a statement that renews locks that have not lapsed, and changes their
+// renewSQL returns the beginning of a statement that renews locks that have not expired, and changes their
 // stamps as renewedStamp does. A hint makes the server find rows by name: on a small table MariaDB would read
 // all rows, and so wait for a row of another lock.
 func (t *tables) renewSQL() string {

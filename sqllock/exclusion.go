@@ -113,7 +113,7 @@ func (d *Driver) tryExclusion(ctx context.Context) (kind exclusion, err error) {
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTime())
 		defer cancel()
-		d.execRepeated(ctx, d.leave, "", owner) // if this fails, the ticket lapses
+		d.execRepeated(ctx, d.leave, "", owner) // if this fails, the ticket expires
 	}()
 	err = d.withPair(ctx, func(a, b *sql.Conn) error {
 		kind, err = d.raceWriters(ctx, a, b, owner)

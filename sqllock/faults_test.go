@@ -84,7 +84,7 @@ func TestConflictIsRepeated(t *testing.T) {
 	})
 }
 
-// An open transaction has locked a ticket that has lapsed.
+// An open transaction has locked a ticket that has expired.
 func TestLockedTicketDelaysNoWaiter(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d := r.newDriver()

@@ -523,7 +523,7 @@ func TestDeadWaiterLosesItsTurn(t *testing.T) {
 		r.Must(r.db.QueryRowContext(r.Within(), r.in("SELECT owner FROM holdfast_ticket")).Scan(&first))
 		other := r.newClient()
 		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(other, "k", long) })
-		r.Eventually("another waits", func() bool { // the dead waiter's ticket may have lapsed meanwhile
+		r.Eventually("another waits", func() bool { // the dead waiter's ticket may have expired meanwhile
 			return r.countRows("SELECT COUNT(*) FROM holdfast_ticket WHERE owner <> '"+first+"'") == 1
 		})
 		r.Release(l)
@@ -542,7 +542,7 @@ func TestDeadWaiterLosesItsTurn(t *testing.T) {
 	})
 }
 
-// A waiter on any name deletes tickets that have lapsed.
+// A waiter on any name deletes tickets that have expired.
 func TestNextWaiterSweepsDeadTickets(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		r.execSQL("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('a', 'x', 1, '{}', 1)")

@@ -30,7 +30,7 @@ type links struct {
 	spare     *sql.Conn  // connection of the other pool, kept for renewals while bare; nil: none
 	answered  time.Time  // time of the last answer over the renewal pool
 	replaced  time.Time  // time of the last replacement of its connection
-	warming   bool       // a ping in the background is under way
+	warming   bool       // a ping in the background is in progress
 	replacing map[*sql.DB]bool
 }
 

@@ -332,7 +332,7 @@ func TestKilledWriterLeavesSoundFile(t *testing.T) {
 	}
 	before := r.countRows("SELECT token FROM holdfast_lock WHERE name = 'k'")
 	for range kills {
-		r.execSQL("UPDATE holdfast_lock SET owner = '', expires = 1 WHERE name = 'k'") // as if the lease of the killed process had lapsed
+		r.execSQL("UPDATE holdfast_lock SET owner = '', expires = 1 WHERE name = 'k'") // as if the lease of the killed process had expired
 		r.execSQL("DELETE FROM holdfast_ticket")
 		cmd, exited := r.startProcess("churn", 0)
 		r.Eventually("it writes", func() bool { return r.countRows("SELECT token FROM holdfast_lock WHERE name = 'k'") > before })
@@ -355,7 +355,7 @@ func TestKilledWriterLeavesSoundFile(t *testing.T) {
 	r.Release(l)
 }
 
-// The first waiter gets the lock when the lease of a killed holder lapses, the others in order of arrival. A
+// The first waiter gets the lock when the lease of a killed holder expires, the others in order of arrival. A
 // counter that only the lock guards is exact at the end.
 func TestManyProcessesOverOneFile(t *testing.T) {
 	t.Parallel()

@@ -9,7 +9,7 @@ import (
 )
 
 // Release implements driver.Driver. It repeats the release, if need be in the background, until the release is
-// confirmed or the lock has lapsed.
+// confirmed or the lock has expired.
 func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	if err := d.calls.Enter(); err != nil {
 		return err
@@ -36,7 +36,7 @@ func (d *Driver) releaseHere(g driver.Grant, keep time.Duration) (released bool)
 	return ran && err == nil
 }
 
-// insistFree repeats fn, which frees a lock, until it is confirmed or the lock has lapsed. Each time it waits
+// insistFree repeats fn, which frees a lock, until it is confirmed or the lock has expired. Each time it waits
 // for its turn in the lane and then calls begun.
 func (d *Driver) insistFree(limit time.Duration, begun func(), fn func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(d.calls.Work, limit)
@@ -56,7 +56,7 @@ func (d *Driver) freeLock(ctx context.Context, g driver.Grant, keep time.Duratio
 	delete(d.grips, g.Owner)
 	d.mu.Unlock()
 	if !own.alone { // the lock may have waiters
-		ctx = d.withHurry(ctx, time.Now().Add(g.TTL)) // the lock lapses then
+		ctx = d.withHurry(ctx, time.Now().Add(g.TTL)) // the lock expires then
 	}
 	late := 0
 	if own.doubt {

@@ -139,7 +139,7 @@ func (d *Driver) renewBatch(ctx context.Context, ttl time.Duration, grants []dri
 		case renewed >= int64(before) || len(rest) == 0:
 			return rest, sent, nil
 		case len(rest) == before:
-			// Another client has decided that a lock had lapsed, and its statement may still come.
+			// Another client has decided that a lock had expired, and its statement may still come.
 			return nil, sent, d.unavailableError(errors.New("a lock had lapsed and is held again: the clock was set back, or a read was answered by a replica"))
 		}
 	}

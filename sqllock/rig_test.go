@@ -230,7 +230,7 @@ func (r *rig) countRows(text string) (n int) {
 	return n
 }
 
-// waiterCount returns the number of tickets that have not lapsed.
+// waiterCount returns the number of tickets that have not expired.
 func (r *rig) waiterCount() int {
 	r.Helper()
 	return r.countRows(fmt.Sprint("SELECT COUNT(*) FROM holdfast_ticket WHERE expires > ", time.Now().UnixMicro()))
@@ -260,7 +260,7 @@ func (r *rig) leftoverRows() (left []string, err error) {
 	return left, nil
 }
 
-// checkCleared waits until the tables are empty, long before the rows could lapse.
+// checkCleared waits until the tables are empty, long before the rows could expire.
 func (r *rig) checkCleared() {
 	r.Helper()
 	r.Eventually("nothing is left", func() bool {
@@ -269,7 +269,7 @@ func (r *rig) checkCleared() {
 	})
 }
 
-// timeLeft returns the time until the lock "k" lapses.
+// timeLeft returns the time until the lock "k" expires.
 func (r *rig) timeLeft() time.Duration {
 	r.Helper()
 	return time.Until(time.UnixMicro(int64(r.countRows("SELECT expires FROM holdfast_lock WHERE name = 'k'"))))

@@ -25,7 +25,7 @@ type row struct {
 	place *int64 // place of the reader's ticket; nil: it has none
 	lapse int64  // end of the reader's ticket
 	first *ticket
-	dead  bool // some tickets have lapsed
+	dead  bool // some tickets have expired
 	count int  // number of waiters, if asked for
 }
 

@@ -34,7 +34,7 @@
 //	  └──────────────────────── free ────────────────────────> granted
 //
 // Each waiter has a ticket, with a place. A release hands the lock to the first ticket. That waiter finds this when it asks,
-// and confirms it by one more change, for its whole TTL. A ticket lapses unless its client polls, and so does a lock that was handed
+// and confirms it by one more change, for its whole TTL. A ticket expires unless its client polls, and so does a lock that was handed
 // to a client that has died. Whoever queues up writes its ticket, and then changes the stamp of the lock, so that nobody frees or takes
 // the lock by what was read before.
 //
@@ -128,7 +128,7 @@ type Options struct {
 	// Default "holdfast_".
 	Prefix string
 	// NoCheck leaves out the first statement, so that there is a driver also for a database that has no tables yet or
-	// refuses this client: for Migrate, Limits and Diagnose.
+	// rejects this client: for Migrate, Limits and Diagnose.
 	NoCheck bool
 	// Node names the database in events and errors. Default: the name of the dialect.
 	Node string
@@ -167,10 +167,10 @@ type Driver struct {
 	maxEars   int        // bound of the turnstile's connections
 
 	mu      sync.Mutex        // guards the fields below
-	waiting map[string]*claim // by owner: claims under way
+	waiting map[string]*claim // by owner: claims in progress
 	grips   map[string]grip   // by owner: locks that this client has
 	places  map[string]int64  // by key: places that an empty queue had given
-	swept   time.Time         // time of the last sweep of lapsed tickets
+	swept   time.Time         // time of the last sweep of expired tickets
 	passed  string            // key of the last lock that was handed over: the next claim finds it taken
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// sweepTickets deletes tickets that have lapsed. On a server a suspended transaction may have locked a ticket.
+// sweepTickets deletes tickets that have expired. On a server a suspended transaction may have locked a ticket.
 // So there the sweep runs in the background, now and then, and row by row: while it waits for a row it has
 // locked no other.
 func (d *Driver) sweepTickets(ctx context.Context) error {
@@ -28,7 +28,7 @@ func (d *Driver) sweepTickets(ctx context.Context) error {
 	return nil
 }
 
-// sweepRows deletes lapsed tickets until it meets a locked one.
+// sweepRows deletes expired tickets until it meets a locked one.
 func (d *Driver) sweepRows() {
 	type ticketKey struct{ name, owner string }
 	var lapsed []ticketKey

@@ -94,7 +94,7 @@ func (c *claim) tryTogether(ctx context.Context, look bool) (g driver.Grant, err
 	switch {
 	case c.isAdoption():
 		ctx = c.d.withHurry(ctx, c.begun.Add(c.from.TTL))
-	case rung: // a hand-over lapses unless confirmed soon
+	case rung: // a hand-over expires unless confirmed soon
 		ctx = c.d.withHurry(ctx, time.Now().Add(grace))
 	}
 	if !c.isAdoption() && (!c.place && !(look && c.d.wasPassed(c.req.Key)) || rung) { // other claims read first, because a write blocks all others

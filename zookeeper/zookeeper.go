@@ -110,7 +110,7 @@ type Options struct {
 	// password: with a wrong one the client is another user, without rights.
 	Username, Password string
 	// NoCheck leaves out the first request, so that there is a driver also for an ensemble that
-	// refuses this client: for Limits, Diagnose and other looks at what is wrong.
+	// rejects this client: for Limits, Diagnose and other looks at what is wrong.
 	NoCheck bool
 
 	secrets  []string                                                 // files that the URL names

@@ -301,7 +301,7 @@ func (s *servers) empty(ts *testscript.TestScript) {
 		}
 		for _, key := range keys.([]any) {
 			name := key.(string)
-			if strings.Contains(name, "~probe:") { // lapses by itself: the command may end while it still probes a server
+			if strings.Contains(name, "~probe:") { // expires by itself: the command may end while it still probes a server
 				continue
 			}
 			queue := strings.HasPrefix(name, "holdfast:queue:")

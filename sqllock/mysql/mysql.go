@@ -42,7 +42,7 @@ var grammar = driverkit.Grammar{
 // Options configure a Driver. The zero value works.
 type Options struct {
 	// NoCheck leaves out the first statement, so that there is a driver also for a database that has no tables yet or
-	// refuses this client: for Migrate, Limits and Diagnose.
+	// rejects this client: for Migrate, Limits and Diagnose.
 	NoCheck bool
 }
 

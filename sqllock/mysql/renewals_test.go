@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock/mysql"
 )
 
-// More reads are under way than the pool has connections, and the server answers none of them.
+// More reads are in progress than the pool has connections, and the server answers none of them.
 func TestReadsDelayNoRenewal(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

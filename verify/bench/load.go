@@ -90,7 +90,7 @@ type tally struct {
 	stuck, failed int
 }
 
-// running is a load under way.
+// running is a load in progress.
 type running struct {
 	load
 	from    time.Time     // only waits that end later count

@@ -24,7 +24,7 @@
 // connections of their own, but goroutines of one process. Every library is used as its documentation says for that
 // task. Holdfast runs with its defaults: fencing tokens, queue and watchdog are on.
 //
-// A wait is the time that a caller needs to get the lock. It counts when it ends after the warm-up; waits under way when
+// A wait is the time that a caller needs to get the lock. It counts when it ends after the warm-up; waits in progress when
 // time is up may end and count as well, so that nobody looks good by starving somebody. Locks count only within the time.
 package main
 

@@ -56,7 +56,7 @@ func stoppedHolder(t *testing.T, fenced bool) (l *lockHistory, final string) {
 		}
 		record(event{Kind: outcome, Client: name, Try: name, Op: name})
 		record(event{Kind: leaving, Client: name, Try: name})
-		lease.Release(context.WithoutCancel(t.Context())) // fails: the lease has lapsed
+		lease.Release(context.WithoutCancel(t.Context())) // fails: the lease has expired
 	}
 	increment(root, "stopped", func() {
 		time.Sleep(3 * time.Second)

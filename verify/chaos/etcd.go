@@ -53,7 +53,7 @@ func openEtcdBelow(o *order, prefix string) (driver.Driver, error) {
 }
 
 func (o *order) etcdOptions() *etcd.Options {
-	return &etcd.Options{Username: o.User, Password: o.Password, NoCheck: true} // faults may be under way
+	return &etcd.Options{Username: o.User, Password: o.Password, NoCheck: true} // faults may be in progress
 }
 
 // preVote is the default from etcd 3.5 on: a member that was cut off asks the others before it campaigns, so

@@ -281,7 +281,7 @@ func (j *judge) classFor(name string, faults []happened) class {
 }
 
 // unfitInterval returns the time in which too few nodes may vote: from the time when all faults have begun and
-// earlier locks have lapsed until the end of the first fault. There is none if no node had a fault.
+// earlier locks have expired until the end of the first fault. There is none if no node had a fault.
 func (j *judge) unfitInterval(faults []happened) (from, to int64) {
 	to = math.MaxInt64
 	for _, f := range faults {

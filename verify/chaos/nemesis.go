@@ -106,7 +106,7 @@ func (n *nemesis) runFault(ctx context.Context, s *span, f Fault, victim int) {
 	}
 	if f.Of == leader {
 		if victim = n.site.leader(ctx); victim < 0 {
-			return // no leader: an election is under way
+			return // no leader: an election is in progress
 		}
 	}
 	h := happened{Window: s.index, Class: s.Class, Do: f.Do, Victim: "node " + strconv.Itoa(victim)}

@@ -34,7 +34,7 @@ func backendOn(p product, schedule []byte) *backend {
 	return &backend{
 		schedule: schedule, classes: maps.Clone(mariadbClasses), fewest: 1, site: func() site { return &mariadbSite{product: p} }, lead: shortLead,
 		open: func(ctx context.Context, o *order) (driver.Driver, error) {
-			return mysql.Open(ctx, o.Nodes[0], &mysql.Options{NoCheck: true}) // faults may be under way
+			return mysql.Open(ctx, o.Nodes[0], &mysql.Options{NoCheck: true}) // faults may be in progress
 		},
 	}
 }

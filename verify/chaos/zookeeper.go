@@ -26,7 +26,7 @@ var zookeeperBackend = &backend{
 }
 
 func openZookeeperBelow(o *order, prefix string) (driver.Driver, error) {
-	return zookeeper.New(context.Background(), o.Nodes, &zookeeper.Options{Path: "/" + prefix, NoCheck: true}) // faults may be under way
+	return zookeeper.New(context.Background(), o.Nodes, &zookeeper.Options{Path: "/" + prefix, NoCheck: true}) // faults may be in progress
 }
 
 // syncLimit makes a member look for another leader after four ticks (2 s here) without a message from its

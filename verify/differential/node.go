@@ -378,7 +378,7 @@ func (s *Server) parseState(reply any) (l quorum.Lock, err error) {
 const noted = 100_000_000_000_000
 
 // parseQueue decodes the members of a queue and their scores: the places, the notes, and the time when the
-// last of them lapses.
+// last of them expires.
 func (s *Server) parseQueue(list []any) (q quorum.Queue, notes quorum.Notes, last int64, err error) {
 	stamps, lapses := make(map[string]int64), make(map[string]int64)
 	for pair := range slices.Chunk(list, 2) {
@@ -514,7 +514,7 @@ func differences(l quorum.Lock, reply any, now int64, o Outcome) string {
 	note := func(what string, twin, server any) {
 		diffs = append(diffs, fmt.Sprintf("%s: twin %v, server %v", what, twin, server))
 	}
-	// A key that lapsed between the script and the read of the state is no difference.
+	// A key that expired between the script and the read of the state is no difference.
 	gone := func(until int64, isGone bool) bool { return isGone && until <= end }
 	when := func(what string, twin, server int64) {
 		if abs(twin-server) > slack {
@@ -537,7 +537,7 @@ func differences(l quorum.Lock, reply any, now int64, o Outcome) string {
 	if l.Fence != a.Fence && !seeded(l.Fence, a.Fence) {
 		note("counter", l.Fence, a.Fence)
 	}
-	// Entries that lapse by the end of the step may exist or not.
+	// Entries that expire by the end of the step may exist or not.
 	l, a = l.At(end*1000), a.At(end*1000)
 	if !sameQueue(l.Queue, a.Queue, slack) {
 		note("queue", showQueue(l.Queue, end), showQueue(a.Queue, end))
@@ -576,7 +576,7 @@ func sameReply(twin, server any, slack int64) bool {
 
 func abs(n int64) int64 { return max(n, -n) }
 
-// sameQueue reports whether two queues are equal; the times at which places lapse may differ by slack.
+// sameQueue reports whether two queues are equal; the times at which places expire may differ by slack.
 func sameQueue(a, b quorum.Queue, slack int64) bool {
 	return slices.EqualFunc(slices.Collect(a.Places), slices.Collect(b.Places), func(a, b quorum.Place) bool {
 		return a.Owner == b.Owner && a.Stamp == b.Stamp && abs(a.Until-b.Until) <= slack

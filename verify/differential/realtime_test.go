@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// A key lapses once the clock is past its time, not when the clock reaches it. The twin has this rule; the
+// A key expires once the clock is past its time, not when the clock reaches it. The twin has this rule; the
 // test watches the server's own expiry.
 func TestKeysExpireWithTwin(t *testing.T) {
 	t.Parallel()
@@ -27,7 +27,7 @@ func TestKeysExpireWithTwin(t *testing.T) {
 	}
 }
 
-// watchLapse reads the state while key lapses. It returns the number of reads that saw key in its last
+// watchLapse reads the state while key expires. It returns the number of reads that saw key in its last
 // millisecond.
 func watchLapse(t *testing.T, server *Server, keys Keys, key string) (atTheLast int) {
 	t.Helper()

@@ -66,14 +66,14 @@ type Key struct {
 	PX    int64  `json:"px,omitempty"` // 0: never
 }
 
-// Waiter is a place in the queue, with the ms until it lapses.
+// Waiter is a place in the queue, with the ms until it expires.
 type Waiter struct {
 	Owner string `json:"owner"`
 	Stamp int64  `json:"stamp"`
 	PX    int64  `json:"px"`
 }
 
-// Note is an owner from whom the lock was taken, with the ms until the note lapses.
+// Note is an owner from whom the lock was taken, with the ms until the note expires.
 type Note struct {
 	Owner string `json:"owner"`
 	PX    int64  `json:"px"`

@@ -19,7 +19,7 @@ func (s *setup) normalize(w *world) {
 			s.normalizeWire(w, c, n)
 		}
 		s.normalizeClaim(&cl.claim, w)
-		if cl.round > 0 && !s.isBusy(w, c) { // no answer of an older round is under way
+		if cl.round > 0 && !s.isBusy(w, c) { // no answer of an older round is in flight
 			cl.round, cl.claim.RoundStart = 1, now
 		}
 		s.normalizeIDs(w, c)
@@ -210,7 +210,7 @@ func (s *setup) replaceIDs(w *world, c int, to func(uint8) uint8) {
 	}
 }
 
-// settleTimes removes the end of places and notes: a place lapses by a move, and a note never.
+// settleTimes removes the end of places and notes: a place expires by a move, and a note never.
 func settleTimes(l *quorum.Lock) {
 	changePlaces(l, func(p *quorum.Place) { p.Until = far })
 	var notes quorum.Notes

@@ -21,7 +21,7 @@
 //     waiting are calm: timers run out only when none of the client's messages is
 //     on its way. Validity (send times, drift, TTL) is not modelled, as it is
 //     arithmetic; the unit tests of package quorum hold it.
-//   - A lock lapses when nobody relies on it any more, or by a fault before that.
+//   - A lock expires when nobody relies on it any more, or by a fault before that.
 //   - The clock of nodes that lost a counter is ahead of all counters: that is
 //     the documented assumption of a lost counter. A clock that jumps is right or
 //     far ahead; with the jump everything on its node expires.

@@ -9,7 +9,7 @@ const (
 
 	now  = int64(1)       // time of every event: timers run out by moves
 	soon = int64(1) << 40 // when a running timer would run out
-	far  = int64(1) << 50 // when a lock would lapse
+	far  = int64(1) << 50 // when a lock would expire
 	ttl  = int64(10_000_000_000)
 
 	brief     = int64(1_000_000_000) // the short TTL, if there are two
@@ -75,7 +75,7 @@ func (l *line) all() []message { return l.m[:l.n] }
 type wire struct {
 	requests, answers line
 	failures          line  // of a broken connection: noticed in any order
-	woken             uint8 // wake-ups under way apart from the answers, by id
+	woken             uint8 // wake-ups in flight apart from the answers, by id
 	cut               bool  // no message passes
 	low               bool  // the node has granted a token that the client could not use
 }
@@ -140,7 +140,7 @@ type faults struct {
 	cut    uint8 // a client can no longer reach a node
 	wake   uint8 // a wake-up is lost
 	repeat uint8 // an acquire is delivered again at any later time
-	place  uint8 // a place in a queue lapses although its client waits
+	place  uint8 // a place in a queue expires although its client waits
 	jump   uint8 // the clock of a node jumps far ahead, or back
 	others uint8 // another lock of a node is granted
 	outage uint8 // a node forgets a lock while its holder has all nodes and knows it
@@ -172,7 +172,7 @@ type setup struct {
 	deaf    uint8             // clients that receive no wake-ups, by bit
 	rests   uint8             // times that each waiter's fallback timer runs out; 255: no bound
 	cancel  bool              // clients may give up
-	calm    bool              // timers run out only if no message of the client is under way
+	calm    bool              // timers run out only if no message of the client is in flight
 	apart   bool              // wake-ups use their own connections, and so arrive in any order
 	cut     [maxClients]uint8 // nodes that a client cannot reach, by bit
 	holds   int               // nodes on which client 0, which does not wait, initially holds the lock
@@ -182,7 +182,7 @@ type setup struct {
 	fair    bool              // waiters are served in the order of their stamps
 	after   bool              // a round that began after another commit must not renew a lease
 	gate    bool              // a node with older data does not vote until its earlier grants are over
-	spans   bool              // renewals ask for one of two TTLs, and locks lapse with time
+	spans   bool              // renewals ask for one of two TTLs, and locks expire with time
 	starts  bool              // with spans: clients ask for the lock with the brief TTL
 	slot    bool              // the node is a hash slot: clients find it on another server, and use their own clocks
 	faults  faults
@@ -215,7 +215,7 @@ type mutant struct {
 	adoptAny         bool // C9: the lock of any owner is adopted
 	adoptFree        bool // C9: a free lock is adopted too
 	regrants         bool // C15: a late request gets the lock that was taken from its owner
-	staysOut         bool // C16: a client that asks does not get its lapsed place again
+	staysOut         bool // C16: a client that asks does not get its expired place again
 	shortens         bool // C14: a request of an owner shortens what another has promised
 	follows          bool // C14: the same, and the client trusts the shortest TTL that it asked for
 
@@ -260,7 +260,7 @@ const (
 	renew                  // a holder renews
 	release                // a holder releases, or a client gives up
 	crash                  // a client dies
-	lapse                  // a lock without a holder lapses
+	lapse                  // a lock without a holder expires
 	loseLock               // a node forgets a lock
 	loseFence              // a node forgets a counter
 	wipe                   // a node forgets everything, and its connections break
@@ -269,7 +269,7 @@ const (
 	cutOff                 // a client can no longer reach a node
 	loseWake               // a wake-up is lost
 	repeat                 // an acquire will be delivered again
-	losePlace              // a place in a queue lapses
+	losePlace              // a place in a queue expires
 	jump                   // the clock of a node jumps
 	outage                 // a node forgets a lock
 	other                  // another lock of a node is granted
@@ -548,7 +548,7 @@ func (s *setup) nodeMoves(w *world, n int, add func(k kind, client, node, index 
 	}
 }
 
-// isBusy reports whether a message of a client is under way.
+// isBusy reports whether a message of a client is in flight.
 func (s *setup) isBusy(w *world, c int) bool {
 	for n := range s.nodes {
 		wire := &w.nodes[n].wires[c]
@@ -559,7 +559,7 @@ func (s *setup) isBusy(w *world, c int) bool {
 	return false
 }
 
-// isAbandoned reports whether no client relies on the lock of a node: if timers are slow, the lock lapses
+// isAbandoned reports whether no client relies on the lock of a node: if timers are slow, the lock expires
 // after all messages of its owner have arrived.
 func (s *setup) isAbandoned(w *world, n int) bool {
 	nd := &w.nodes[n]
@@ -688,7 +688,7 @@ func (s *setup) executeRequest(w *world, c, n int) {
 	s.sendAnswer(w, c, n, answer)
 }
 
-// cutOff drops all later messages. A wake-up under way would arrive after its lock has lapsed.
+// cutOff drops all later messages. A wake-up in flight would arrive after its lock has expired.
 func (v *wire) cutOff() {
 	v.cut = true
 	for i := int(v.answers.n) - 1; i >= 0; i-- {

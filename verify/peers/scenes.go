@@ -191,7 +191,7 @@ func (s *stage) addUnlock(ctx context.Context, o *outcome, answered bool) error 
 			return nil
 		}
 	}
-	// The other worker's lock may have lapsed as well. Then the third worker acquires it now.
+	// The other worker's lock may have expired as well. Then the third worker acquires it now.
 	next := 1
 	switch answer, err := s.others.sendCommand(ctx, patience, 1, "try"); {
 	case err != nil:

@@ -131,7 +131,7 @@ func queueUp(ctx context.Context, clients []*holdfast.Client) (string, error) {
 			l, err := c.Acquire(ctx, key, short)
 			order <- served{i, err}
 			if err == nil {
-				l.Release(ctx) // after an error the lease lapses
+				l.Release(ctx) // after an error the lease expires
 			}
 		}()
 		if err := awaitWaiters(ctx, clients[0], key, i+1); err != nil {

@@ -165,7 +165,7 @@ func (w *world) checkGhosts() {
 		return
 	}
 	late := w.now
-	for _, e := range w.todo { // messages under way still arrive
+	for _, e := range w.todo { // messages in flight still arrive
 		if e.to == nil {
 			late = max(late, e.at)
 		}

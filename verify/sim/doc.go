@@ -19,7 +19,7 @@
 //
 // Requests of one client to one node arrive in the order in which they were sent,
 // after any time. A connection that breaks fails what is unanswered on it; what
-// was under way is lost, or is executed up to several TTLs later, among the
+// was in progress is lost, or is executed up to several TTLs later, among the
 // requests of the next connection. A node may go on believing for a while that a
 // broken connection listens for wake-ups. A request may be executed twice. A
 // frozen node executes what it was sent when it wakes up.

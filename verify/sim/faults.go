@@ -22,7 +22,7 @@ const (
 	Restart                   // a node is restarted with its data
 	Wipe                      // a node is restarted without data
 	Older                     // a node is restarted with older data
-	Forget                    // a lock lapses early
+	Forget                    // a lock expires early
 	Jump                      // a node's clock jumps by three minutes, any number of times
 	JumpHour                  // a node's clock jumps by an hour
 	JumpMajority              // the clocks of a majority jump by an hour, and back
@@ -277,7 +277,7 @@ func (w *world) setClock(n *node, off int64) {
 	}
 }
 
-// partitionNetwork separates some clients from some nodes: messages under way arrive later, or the connections
+// partitionNetwork separates some clients from some nodes: messages in flight arrive later, or the connections
 // break.
 func (w *world) partitionNetwork(until int64) {
 	some, breaks := w.rng.IntN(1<<len(w.nodes)), w.rollChance(0.5)

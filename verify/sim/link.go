@@ -217,7 +217,7 @@ func (l *link) oweRelease(r *request) {
 	}
 }
 
-// sever breaks the connection. If the node lives, requests under way may still be executed much later.
+// sever breaks the connection. If the node lives, requests in flight may still be executed much later.
 func (l *link) sever(nodeLives bool) {
 	if !l.up {
 		return

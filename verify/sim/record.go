@@ -28,7 +28,7 @@ type Step struct {
 	Says    quorum.Kind // Executes: the answer
 	Lock    quorum.Lock // Executes, Forces, Forgets: the node's state afterwards
 	Keeps   int64       // Executes, Forces: minimal ns for which the node keeps the lock
-	Lasts   int64       // Executes, Forces: ns until a hand-over lapses
+	Lasts   int64       // Executes, Forces: ns until a hand-over expires
 	Floor   int64       // Admits
 	Token   int64       // Chooses, Wins, Spreads
 	TTL     int64       // Renews: ns
@@ -56,9 +56,9 @@ const (
 	Uses                      // a caller has checked that it may trust the lease
 	GivesBack                 // a client gives back a node's grant
 	Ends                      // a client has released or lost the lease: the owner is over
-	Lapses                    // a lock lapses at a node
-	Unnotes                   // a node's note about a forced owner lapses
-	Vacates                   // an owner's place in a node's queue lapses
+	Lapses                    // a lock expires at a node
+	Unnotes                   // a node's note about a forced owner expires
+	Vacates                   // an owner's place in a node's queue expires
 	Forgets                   // a node forgets everything
 	Admits                    // a node is admitted
 	Loses                     // a node loses the lock early
@@ -92,7 +92,7 @@ func (n *node) recordExecution(before, after quorum.Lock, s Step) int {
 	return n.w.cfg.Record.addStep(n.w, s)
 }
 
-// recordLapse records what has lapsed on the node since the last access.
+// recordLapse records what has expired on the node since the last access.
 func (n *node) recordLapse(stored, now quorum.Lock) {
 	if stored.Owner != "" && now.Owner == "" {
 		n.w.cfg.Record.addStep(n.w, Step{Kind: Lapses, Node: n.i})

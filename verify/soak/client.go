@@ -111,7 +111,7 @@ func beClient(text string) error {
 			}
 		},
 		Lost: func(e holdfast.LostEvent) {
-			if !strings.HasPrefix(e.Key, newNames) { // some of these leases lapse on purpose
+			if !strings.HasPrefix(e.Key, newNames) { // some of these leases expire on purpose
 				s.lost.Add(1)
 			}
 		},
@@ -262,7 +262,7 @@ func (s *soaker) takeCrowded(ctx context.Context) {
 
 const newNames = "new/"
 
-// takeNewName acquires a new name, and lets every fifth lease lapse. The hash tag keeps the names in few slots
+// takeNewName acquires a new name, and lets every fifth lease expire. The hash tag keeps the names in few slots
 // of a Redis Cluster, which keeps a counter for each slot that was ever used.
 func (s *soaker) takeNewName(ctx context.Context) {
 	n := s.fresh.Add(1)

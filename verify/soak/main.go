@@ -10,7 +10,7 @@
 //
 // The servers of each engine, and two processes that use Holdfast there: one that lives through the run, whose memory is
 // looked at, and one that is killed and started again. They pass locks to one another, take names that nobody has taken
-// before and leave some of them to lapse, give up waits, take places of a semaphore, read and write, take two locks at once,
+// before and leave some of them to expire, give up waits, take places of a semaphore, read and write, take two locks at once,
 // and lead. Beside the clients of the first engine the command runs: with its guard for hours, again and again for a moment,
 // and as a console that a browser looks at. At times a server is restarted, or a replica takes over. No Redis
 // forgets anything by that, and rows of names that nobody takes any more are purged as the pages of the engines say.

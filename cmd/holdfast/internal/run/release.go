@@ -64,7 +64,7 @@ func checkLeases(ctx context.Context, leases []*holdfast.Lease) error {
 	return nil
 }
 
-// releaseLeases releases the leases. It does not wait long, because the locks lapse by themselves.
+// releaseLeases releases the leases. It does not wait long, because the locks expire by themselves.
 func (s *session) releaseLeases() error {
 	ctx, cancel := context.WithTimeout(context.Background(), pace.ReleaseTime())
 	defer cancel()

@@ -77,7 +77,7 @@ type model struct {
 	top      int    // the first row on the screen
 
 	detail *live.Detail // detail of selected
-	asking bool         // a request for detail is under way
+	asking bool         // a request for detail is in progress
 	scroll int          // its first line on the screen
 	lines  int          // its number of lines
 
@@ -174,7 +174,7 @@ func (m *model) moveCursor(i int) {
 	m.source.Want(names...)
 }
 
-// readDetail requests the detail of the lock that fills the screen, unless a request is under way.
+// readDetail requests the detail of the lock that fills the screen, unless a request is in flight.
 func (m *model) readDetail() tea.Cmd {
 	if m.asking || m.mode != detailing {
 		return nil
