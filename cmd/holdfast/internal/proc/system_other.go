@@ -29,7 +29,7 @@ func listChildren() []Process { return nil }
 
 func listProcesses() []Process { return nil }
 
-func isGroupAlive(group int) bool { return !gone(unix.Kill(-group, 0)) }
+func isGroupAlive(group int) bool { return !isGone(unix.Kill(-group, 0)) }
 
 // Name returns "": processes are not seen.
 func Name(int) string { return "" }

@@ -2,5 +2,5 @@
 
 package report
 
-// mounted returns false: this system does not tell, and the attempt to replace the file fails then.
-func mounted(string) bool { return false }
+// isMounted returns false: a mount is not seen here, and the attempt to replace the file fails then.
+func isMounted(string) bool { return false }
