@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
 	"github.com/holdfast-go/holdfast/sqllock/mysql"
 	"github.com/holdfast-go/holdfast/sqllock/sqlite"
+	"github.com/holdfast-go/holdfast/verify/tool"
 )
 
 const uniqueKeyName = "unique key"
@@ -81,11 +82,7 @@ func startMySQL(server func(context.Context, ...string) (*mariaproc.Server, erro
 				return nil, errors.Join(err, sv.stop())
 			}
 		}
-		d, err := mysql.Open(ctx, addr, &mysql.Options{NoCheck: true})
-		if err == nil {
-			err = errors.Join(d.Migrate(ctx), d.Close())
-		}
-		if err != nil {
+		if err := tool.MakeTables(ctx, addr); err != nil {
 			return nil, errors.Join(err, sv.stop())
 		}
 		return sv, nil

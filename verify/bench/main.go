@@ -36,11 +36,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"runtime/pprof"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/holdfast-go/holdfast/verify/tool"
 )
 
 // scenario is a group of measurements.
@@ -96,12 +97,7 @@ type session struct {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := runCommand(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
+	tool.Run("bench", func(ctx context.Context) error { return runCommand(ctx, os.Args[1:], os.Stdout, os.Stderr) })
 }
 
 func parseSettings(args []string, errs io.Writer) (s settings, err error) {

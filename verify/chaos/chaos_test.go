@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/internal/rig/tempo"
+	"github.com/holdfast-go/holdfast/verify/tool"
 )
 
 // TestMain runs a client if this process was started as one.
@@ -18,7 +19,7 @@ func TestMain(m *testing.M) {
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	if text := os.Getenv(orderVariable); text != "" {
 		tempo.Adopt()
-		exit(beClient(text))
+		tool.Exit("chaos", beClient(text))
 	}
 	stop := tempo.Start()
 	code := m.Run()

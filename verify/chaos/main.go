@@ -46,34 +46,23 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/rig/tempo"
+	"github.com/holdfast-go/holdfast/verify/tool"
 )
 
 func main() {
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // clients would log each fault; the report counts them
 	if text := os.Getenv(orderVariable); text != "" {
 		tempo.Adopt()
-		exit(beClient(text))
+		tool.Exit("chaos", beClient(text))
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	exit(runCommand(ctx, os.Args[1:], os.Stdout, os.Stderr))
-}
-
-func exit(err error) {
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "chaos:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
+	tool.Run("chaos", func(ctx context.Context) error { return runCommand(ctx, os.Args[1:], os.Stdout, os.Stderr) })
 }
 
 var errBroken = errors.New("a promise was broken; see the report")

@@ -8,12 +8,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
-	"runtime/debug"
 	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/verify/interop/foreign"
+	"github.com/holdfast-go/holdfast/verify/tool"
 )
 
 func main() {
@@ -25,12 +24,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "interop: the page has all libraries: give -md or -only")
 		os.Exit(2)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := reportLibraries(ctx, *count, *only, *page); err != nil {
-		fmt.Fprintln(os.Stderr, "interop:", err)
-		os.Exit(1)
-	}
+	tool.Run("interop", func(ctx context.Context) error { return reportLibraries(ctx, *count, *only, *page) })
 }
 
 // The table is between these lines of the page.
@@ -61,16 +55,7 @@ func reportLibraries(ctx context.Context, count int, only, page string) error {
 		_, err := os.Stdout.Write(table.Bytes())
 		return err
 	}
-	text, err := os.ReadFile(page)
-	if err != nil {
-		return err
-	}
-	head, rest, ok1 := strings.Cut(string(text), begin)
-	_, tail, ok2 := strings.Cut(rest, end)
-	if !ok1 || !ok2 {
-		return fmt.Errorf("%s has no lines %q and %q", page, strings.TrimSpace(begin), strings.TrimSpace(end))
-	}
-	return os.WriteFile(page, []byte(head+begin+table.String()+end+tail), 0o644)
+	return tool.Page{Path: page, Begin: begin, End: end}.Fill(func(string) string { return table.String() })
 }
 
 func runOnce(ctx context.Context, l Library, count int) (Result, error) {
@@ -85,13 +70,5 @@ func runOnce(ctx context.Context, l Library, count int) (Result, error) {
 // moduleVersion returns the version of the library's module, if it is a Go module.
 func (l Library) moduleVersion() string {
 	modules := map[string]string{"redsync": "github.com/go-redsync/redsync/v4", "redislock": "github.com/bsm/redislock"}
-	info, _ := debug.ReadBuildInfo()
-	if info != nil {
-		for _, m := range info.Deps {
-			if m.Path == modules[l.Name] {
-				return strings.TrimPrefix(m.Version, "v")
-			}
-		}
-	}
-	return cmp.Or(l.Version, "?")
+	return cmp.Or(tool.ModuleVersion(modules[l.Name]), l.Version, "?")
 }

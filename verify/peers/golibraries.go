@@ -29,6 +29,7 @@ import (
 	_ "github.com/holdfast-go/holdfast/etcd"
 	_ "github.com/holdfast-go/holdfast/postgres"
 	_ "github.com/holdfast-go/holdfast/redis"
+	"github.com/holdfast-go/holdfast/verify/tool"
 	_ "github.com/holdfast-go/holdfast/zookeeper"
 )
 
@@ -58,7 +59,7 @@ var goLibraries = map[string]func(ctx context.Context, addr, key string) (take, 
 	},
 	"holdfast-postgres": func(ctx context.Context, addr, key string) (take, error) {
 		url := "postgres://holdfast@" + addr + "/postgres?sslmode=disable"
-		if err := migrateTables(ctx, url); err != nil {
+		if err := tool.MakeTables(ctx, url); err != nil {
 			return nil, err
 		}
 		return openHoldfast(ctx, url, key)

@@ -11,23 +11,19 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
-	"github.com/holdfast-go/holdfast/postgres"
 	"github.com/holdfast-go/holdfast/verify/interop/foreign"
+	"github.com/holdfast-go/holdfast/verify/tool"
 )
 
 // serveVariable makes this program serve the workers of a library: its name, the server, the key and the
@@ -61,16 +57,6 @@ func (p *peer) urlFor(addr string) string {
 	default:
 		return "postgres://holdfast@" + addr + "/postgres?sslmode=disable"
 	}
-}
-
-// migrateTables creates the tables of Holdfast.
-func migrateTables(ctx context.Context, url string) error {
-	d, err := postgres.Open(ctx, url, &postgres.Options{NoCheck: true})
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Migrate(ctx)
 }
 
 var peers = []*peer{
@@ -114,15 +100,7 @@ func goVersion(library string) string {
 	if strings.HasPrefix(library, "holdfast-") {
 		return "this one"
 	}
-	info, _ := debug.ReadBuildInfo()
-	if info != nil {
-		for _, m := range info.Deps {
-			if m.Path == modules[library] {
-				return strings.TrimPrefix(m.Version, "v")
-			}
-		}
-	}
-	return "?"
+	return cmp.Or(tool.ModuleVersion(modules[library]), "?")
 }
 
 // settings are the flags of the command line.
@@ -135,7 +113,7 @@ func main() {
 	if words := strings.Fields(os.Getenv(serveVariable)); len(words) == 4 {
 		var n int
 		fmt.Sscan(words[3], &n)
-		exitWith(serveLibrary(words[0], words[1], words[2], n))
+		tool.Exit("peers", serveLibrary(words[0], words[1], words[2], n))
 	}
 	var s settings
 	flag.StringVar(&s.only, "only", "", "run the rows alone whose name or server has one of these `texts`, separated by commas")
@@ -143,17 +121,7 @@ func main() {
 	flag.StringVar(&s.page, "md", "", "the `file` of the page, between whose marks the table goes; empty: print it")
 	flag.IntVar(&s.at, "at-once", 4, "how many scenes run at a time")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	exitWith(reportRows(ctx, &s))
-}
-
-func exitWith(err error) {
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "peers:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
+	tool.Run("peers", func(ctx context.Context) error { return reportRows(ctx, &s) })
 }
 
 // row collects the cells of a peer.
@@ -267,32 +235,24 @@ func (r *row) linePrefix() string { return "| " + r.name + " | " }
 
 // writePage writes the rows between the marks of the page. Rows that were not run stay.
 func writePage(page string, chosen []scene, rows []*row) error {
-	text, err := os.ReadFile(page)
-	if err != nil {
-		return err
-	}
-	head, rest, ok1 := strings.Cut(string(text), begin)
-	old, tail, ok2 := strings.Cut(rest, end)
-	if !ok1 || !ok2 {
-		return fmt.Errorf("%s has no lines %q and %q", page, strings.TrimSpace(begin), strings.TrimSpace(end))
-	}
-	var table bytes.Buffer
-	table.WriteString(headingOf(scenes))
-	for _, p := range peers {
-		line := ""
-		for was := range strings.Lines(old) {
-			if (&row{peer: p}).isLine(was) {
-				line = was
+	return tool.Page{Path: page, Begin: begin, End: end}.Fill(func(old string) string {
+		table := headingOf(scenes)
+		for _, p := range peers {
+			line := ""
+			for was := range strings.Lines(old) {
+				if (&row{peer: p}).isLine(was) {
+					line = was
+				}
 			}
-		}
-		for _, r := range rows {
-			if r.peer == p && r.failed == nil {
-				line = r.overwriteLine(line, chosen)
+			for _, r := range rows {
+				if r.peer == p && r.failed == nil {
+					line = r.overwriteLine(line, chosen)
+				}
 			}
+			table += line
 		}
-		table.WriteString(line)
-	}
-	return os.WriteFile(page, []byte(head+begin+table.String()+end+tail), 0o644)
+		return table
+	})
 }
 
 // overwriteLine returns the line of the row, with the cells of an old line for scenes that were not run.

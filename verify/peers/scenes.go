@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/verify/tool"
 )
 
 const (
@@ -442,7 +443,7 @@ func shareLock(ctx context.Context, s *stage) (string, error) {
 			o.addText("`%s`", strings.ReplaceAll(name, key, "NAME"))
 		}
 	case "postgres":
-		err = migrateTables(ctx, url)
+		err = tool.MakeTables(ctx, url)
 	}
 	if err != nil {
 		return "", err

@@ -13,9 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/locktest"
-	"github.com/holdfast-go/holdfast/postgres"
 	"github.com/holdfast-go/holdfast/redis"
-	"github.com/holdfast-go/holdfast/sqllock/mysql"
+	"github.com/holdfast-go/holdfast/verify/tool"
 )
 
 // TestConformanceAtURL runs the suite at the URL of a row, as the step suite does.
@@ -65,24 +64,14 @@ func newSpace(ctx context.Context, url, name string) (opener, error) {
 	switch scheme, _, _ := strings.Cut(url, ":"); scheme {
 	case "postgres": // of one database, for which a pooler keeps sessions
 		url += "&holdfast_schema=" + name
-		d, err := postgres.Open(ctx, url, &postgres.Options{NoCheck: true})
-		if err != nil {
-			return nil, err
-		}
-		defer d.Close()
-		return openAt(url), d.Migrate(ctx)
+		return openAt(url), tool.MakeTables(ctx, url)
 	case "mysql", "mysql+unix":
 		mark := "?"
 		if strings.Contains(url, "?") {
 			mark = "&"
 		}
 		url += mark + "prefix=" + name + "_"
-		d, err := mysql.Open(ctx, url, &mysql.Options{NoCheck: true})
-		if err != nil {
-			return nil, err
-		}
-		defer d.Close()
-		return openAt(url), d.Migrate(ctx)
+		return openAt(url), tool.MakeTables(ctx, url)
 	case "redis", "redis+cluster":
 		return func(ctx context.Context) (driver.Driver, error) {
 			d, err := redis.Open(ctx, url, &redis.Options{Prefix: name + ":"})

@@ -21,14 +21,13 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/rig/tempo"
+	"github.com/holdfast-go/holdfast/verify/tool"
 )
 
 // The table is between these lines of the page.
@@ -50,7 +49,7 @@ type settings struct {
 func main() {
 	if os.Getenv(workerVariable) != "" {
 		tempo.Adopt()
-		exitWith(runWorker(context.Background()))
+		tool.Exit("servers", runWorker(context.Background()))
 	}
 	var s settings
 	flag.StringVar(&s.only, "only", "", "run the rows alone whose name has one of these `texts`, or is one, separated by semicolons")
@@ -60,17 +59,7 @@ func main() {
 	flag.DurationVar(&s.chaos, "chaos", time.Minute, "how long each run of chaos takes")
 	flag.DurationVar(&s.hammer, "hammer", 2*time.Minute, "how long each hammer takes")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	exitWith(reportRows(ctx, s))
-}
-
-func exitWith(err error) {
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "servers:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
+	tool.Run("servers", func(ctx context.Context) error { return reportRows(ctx, s) })
 }
 
 // reportRows runs the chosen rows and writes the table. It returns an error if a step failed on a server that
@@ -106,11 +95,11 @@ func reportRows(ctx context.Context, s settings) (err error) {
 		}
 		res := &result{name: r.name, cells: make(map[string]string)}
 		if s.page != "" {
-			lines, _, err := readTable(s.page)
+			table, err := pageAt(s.page).Table()
 			if err != nil {
 				return err
 			}
-			res.adoptLine(lines[r.name])
+			res.adoptLine(linesByRow(table)[r.name])
 		}
 		r.run(ctx, s, res)
 		if ctx.Err() != nil {
@@ -135,38 +124,28 @@ func reportRows(ctx context.Context, s settings) (err error) {
 // writeLine writes the line of a row into the page's table. Lines of other rows stay; lines of deleted rows
 // go.
 func writeLine(page, name, line string) error {
-	lines, around, err := readTable(page)
-	if err != nil {
-		return err
-	}
-	lines[name] = line
-	var b strings.Builder
-	b.WriteString(around[0] + begin + heading)
-	for _, r := range rows {
-		b.WriteString(lines[r.name])
-	}
-	b.WriteString(end + around[1])
-	return os.WriteFile(page, []byte(b.String()), 0o644)
+	return pageAt(page).Fill(func(old string) string {
+		lines, table := linesByRow(old), heading
+		lines[name] = line
+		for _, r := range rows {
+			table += lines[r.name]
+		}
+		return table
+	})
 }
 
-// readTable returns the lines of the page's table by row name, and the text before and after the table.
-func readTable(file string) (lines map[string]string, around [2]string, err error) {
-	lines = make(map[string]string)
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, around, err
-	}
-	head, rest, ok1 := strings.Cut(string(text), begin)
-	table, tail, ok2 := strings.Cut(rest, end)
-	if !ok1 || !ok2 {
-		return nil, around, fmt.Errorf("%s has no lines %q and %q", file, strings.TrimSpace(begin), strings.TrimSpace(end))
-	}
+// pageAt returns the page with the table of the servers.
+func pageAt(path string) tool.Page { return tool.Page{Path: path, Begin: begin, End: end} }
+
+// linesByRow returns the lines of a table by the names of their rows.
+func linesByRow(table string) map[string]string {
+	lines := make(map[string]string)
 	for line := range strings.Lines(table) {
 		if cells := strings.Split(line, " | "); len(cells) > 1 {
 			lines[strings.TrimPrefix(cells[0], "| ")] = line
 		}
 	}
-	return lines, [2]string{head, tail}, nil
+	return lines
 }
 
 // result is one line of the table.

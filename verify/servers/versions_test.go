@@ -39,12 +39,12 @@ var (
 // The test reads each link to servers.md whose text names versions, as in [etcd 3.5.30 and
 // 3.6.16](servers.md).
 func TestPagesTakeVersionsFromTable(t *testing.T) {
-	lines, _, err := readTable(filepath.Join(pages, "servers.md"))
+	table, err := pageAt(filepath.Join(pages, "servers.md")).Table()
 	if err != nil {
 		t.Fatal(err)
 	}
 	ran := make(map[string]bool)
-	for name := range lines {
+	for name := range linesByRow(table) {
 		for _, m := range tableName.FindAllString(name, -1) {
 			ran[m] = true
 		}

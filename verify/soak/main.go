@@ -29,32 +29,21 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/rig/tempo"
+	"github.com/holdfast-go/holdfast/verify/tool"
 )
 
 func main() {
 	if text := os.Getenv(orderVariable); text != "" {
 		tempo.Adopt()
-		exitWith(beClient(text))
+		tool.Exit("soak", beClient(text))
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	exitWith(runCommand(ctx, os.Args[1:], os.Stdout, os.Stderr))
-}
-
-func exitWith(err error) {
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "soak:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
+	tool.Run("soak", func(ctx context.Context) error { return runCommand(ctx, os.Args[1:], os.Stdout, os.Stderr) })
 }
 
 var errBroken = errors.New("something grows, or a promise was broken; see the report")

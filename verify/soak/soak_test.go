@@ -12,13 +12,14 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
 	"github.com/holdfast-go/holdfast/internal/rig/tempo"
 	drivers "github.com/holdfast-go/holdfast/memory"
+	"github.com/holdfast-go/holdfast/verify/tool"
 )
 
 // TestMain runs a client if this process was started as one.
 func TestMain(m *testing.M) {
 	if text := os.Getenv(orderVariable); text != "" {
 		tempo.Adopt()
-		exitWith(beClient(text))
+		tool.Exit("soak", beClient(text))
 	}
 	os.Exit(leaktest.Run(m))
 }

@@ -1,15 +1,15 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/holdfast-go/holdfast/verify/tool"
 )
 
 // result is TLC's result for a row.
@@ -134,14 +134,5 @@ func writePage(page, text string, out io.Writer) error {
 		_, err := io.WriteString(out, text)
 		return err
 	}
-	old, err := os.ReadFile(page)
-	if err != nil {
-		return err
-	}
-	head, rest, ok1 := bytes.Cut(old, []byte(begin))
-	_, foot, ok2 := bytes.Cut(rest, []byte(end))
-	if !ok1 || !ok2 {
-		return fmt.Errorf("%s has no lines %q and %q", page, strings.TrimSpace(begin), strings.TrimSpace(end))
-	}
-	return os.WriteFile(page, []byte(string(head)+begin+text+end+string(foot)), 0o644)
+	return tool.Page{Path: page, Begin: begin, End: end}.Fill(func(string) string { return text })
 }
