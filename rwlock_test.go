@@ -402,7 +402,8 @@ func TestMaxWaitersSparesCallerThatLostGate(t *testing.T) {
 	})
 }
 
-// A starved reader gets the place that it asked for long ago, when it does not trust its gate any more.
+// A starved reader may be granted its place after its gate has expired. It returns the place, because a writer may
+// hold the key.
 func TestReaderWithoutGateReturnsPlace(t *testing.T) {
 	runOnNodeCounts(t, func(t *testing.T, b *bench) {
 		other, starved := b.newPeer(), b.newPeer()

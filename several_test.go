@@ -318,7 +318,7 @@ func TestNestedAcquireAllKeepsKeyOrder(t *testing.T) {
 	})
 }
 
-// The recipe of docs/kinds.md keeps its promise.
+// The test runs the recipe of docs/kinds.md.
 func TestFinishWaitsForDeadWorkers(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		const ttl = 5 * time.Second

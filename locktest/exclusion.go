@@ -184,7 +184,7 @@ func strangerReleases(b *bench) {
 	if err := owner.Release(b.Context(), g, 0); err != nil && !b.isStall(err) {
 		b.Errorf("Release() = %v", err)
 	}
-	// A grant whose lock has passed on cannot affect the next holder.
+	// Calls with an old grant do not affect the next holder.
 	next := b.takeGrant(thief, "k", b.long)
 	owner.Release(b.Context(), g, 0)
 	if r := owner.Renew(b.Context(), []driver.Grant{g}); r[0].Err == nil {

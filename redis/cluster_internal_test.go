@@ -144,8 +144,8 @@ func TestRequestsStayInOrderDuringSlotMove(t *testing.T) {
 	})
 }
 
-// A redirected request must not be executed after a later one: an acquire would outlive its release, and a
-// give-back would free a lock that was granted since.
+// A redirected request must not be executed after a later one: an acquire would take effect
+// after its release, and a give-back would free a lock that was granted in between.
 func TestOvertakenRequestIsNotResent(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {

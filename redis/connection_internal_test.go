@@ -75,8 +75,8 @@ func TestWriteRejectionsAreRecognized(t *testing.T) {
 	}
 }
 
-// A client that was stopped for longer than a node may be silent finds the answers of that time in its
-// connection.
+// While a process is paused, answers of the node collect in its connection. The client reads them before it
+// decides that the node is silent.
 func TestPausedClientReadsAnswersBeforeDisconnecting(t *testing.T) {
 	t.Parallel()
 	withLink(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {

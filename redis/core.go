@@ -76,8 +76,8 @@ type set interface {
 	acceptsWakeUp(n *node, owner string) bool
 
 	// takeRedirection reports whether the answer v redirects e to another node, and sends e there.
-	// noteAnswered records that e got another answer, or never will; done is its request if n has carried it
-	// out.
+	// noteAnswered records that e got an answer that is no redirection, or can get no answer any more. done is
+	// the request of e if n has executed it, and nil otherwise.
 	takeRedirection(n *node, e link.Entry, v resp.Value) bool
 	noteAnswered(e link.Entry, done *engine.Request)
 	// blameNode adds the name of n to an error.

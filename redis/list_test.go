@@ -53,7 +53,7 @@ func TestListYieldsLocksBeforeScanEnds(t *testing.T) {
 	}
 }
 
-// While a client checks a server, the server has a key for it.
+// While a client checks a server, the server stores a key for the check.
 func TestProbesAreNotListed(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.newClient()

@@ -190,7 +190,7 @@ func TestOtherClientsSeeHoldersName(t *testing.T) {
 					t.Errorf("List yields %+v, %v, want holder %v", st, err, me)
 				}
 			}
-			// A waiter gets the same answer, and so does a client that asked before there was a holder.
+			// A waiter, and a client that asked before the lock was held, get the same answer.
 			err = r.failedWait(other, "k")
 			checkMentions(t, err, me.String())
 			if e := <-events; e.Held == nil || e.Held.Holder != me {

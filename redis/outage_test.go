@@ -180,7 +180,7 @@ func TestShortConnectionIsNotRedialedAtOnce(t *testing.T) {
 			first = time.Now()
 		}
 	}
-	// There is no first pause; then pauses double from 20 ms, less a random part of up to half.
+	// The second attempt follows at once. Later pauses double from 20 ms, each less a random part of up to half.
 	if took, least := time.Since(first), (20+40+80+160+320)/2*time.Millisecond; took < least {
 		t.Errorf("%d connections in %v, want no less than %v", cuts, took, least)
 	}

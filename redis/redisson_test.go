@@ -338,7 +338,7 @@ func TestForeignValueCountsAsHeld(t *testing.T) {
 			t.Errorf("%s has changed", key)
 		}
 	}
-	// The other way round, with a client in the plain format.
+	// A lock in the plain format is foreign to Redisson clients.
 	r.release(r.acquire(c, "ours", nil))
 	l := r.acquire(c, "ours", &holdfast.AcquireOptions{TTL: longTTL})
 	r.heldBy(r.clientOf(r.openDriver(r.nodes(), &redis.Options{BareKeys: true}), nil), "ours", "Redisson")

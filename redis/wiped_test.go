@@ -110,7 +110,7 @@ func TestProxyThatSwitchesServersAddsNoVote(t *testing.T) {
 	})
 }
 
-// The quarantine is over, a client is about to write that, and the data are wiped.
+// The data are wiped after the quarantine ends, before a client records the end.
 func TestServerWipedBeforeAdmissionDoesNotVote(t *testing.T) {
 	r := startRig(t, 3)
 	way := newRoute(t, r.servers)

@@ -282,7 +282,7 @@ func (q *line) servePlace(p Place) {
 const rejectedPause = time.Second
 
 // noteFailure ends a call for a place that failed with err. If err is no obstacle, the first caller of the
-// line gets it, as each caller alone would. If the service rejects the request for good, for example because
+// line fails with err. If the service rejects the request for good, for example because
 // of a wrong password, the callers wait for the other places, and fail once all are rejected. noteFailure
 // returns true if the request was rejected and other places are left.
 func (q *line) noteFailure(number int, err error) (pause bool) {

@@ -666,7 +666,8 @@ func TestReadOnlyClientWritesNothing(t *testing.T) {
 	}
 }
 
-// Moving slots bring along a marker that shows nothing about the shard that receives them.
+// A slot that moves to another shard takes the marker of the old shard with it. That marker shows nothing about
+// the new shard.
 func TestUnpromotedShardIgnoresForeignMarker(t *testing.T) {
 	shard := func(t *testing.T) (*server, *client) {
 		n, c := newFailoverServer(t)
@@ -728,7 +729,7 @@ func TestOnlyNoQuarantineSkipsQuarantine(t *testing.T) {
 	}
 }
 
-// Finding out takes several commands.
+// To learn whether a server is durable takes several commands.
 func TestDurabilityIsAskedOnlyWhenNeeded(t *testing.T) {
 	t.Parallel()
 	for marker, want := range map[string]bool{

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// Standstill bounds the time between two looks of a client at a connection to a node that another server may
+// Standstill bounds the time between two checks by a client of its connection to a node that another server may
 // replace. A suspended machine stops client and server, and the node may have a successor when they continue.
 const Standstill = 5 * time.Second
 

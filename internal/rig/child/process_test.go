@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 )
 
-// Also if the process has been started again.
+// The exit is still reported after the process has been started again.
 func TestUnexpectedExitIsReported(t *testing.T) {
 	t.Parallel()
 	p := &child.Process{Program: child.Program{
