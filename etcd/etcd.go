@@ -1,21 +1,20 @@
-// Package etcd keeps locks in an etcd cluster, version 3.4 or newer: for programs whose
-// locks have to survive the loss of servers, and for programs that have a cluster anyway.
+// Package etcd keeps locks in an etcd cluster, version 3.4 or newer. It is for programs whose locks must survive the
+// loss of servers, and for programs that have a cluster anyway.
 //
 // # What is not promised
 //
-// No lease excludes a holder that was stopped for longer than its TTL and goes on without
-// looking; fencing tokens do.
+// A lease does not exclude a holder that is suspended for longer than its TTL and then continues without a check.
+// Fencing tokens do.
 //
-// etcd counts leases in whole seconds and grants none under 2 s. A cluster without a leader
-// renews nothing, and an election takes a second or two: a TTL of 5 s outlasts it, one of
-// 2 s may not. A cluster that is restored from an old snapshot begins again with old
-// revisions, and so with old tokens.
+// etcd counts leases in whole seconds and grants none under 2 s. A cluster without a leader renews no lease, and an
+// election takes a second or two: a TTL of 5 s outlasts it, a TTL of 2 s may not. A cluster that is restored from an
+// old snapshot begins again with old revisions, and so with old tokens.
 //
 // # How it works
 //
-// Each attempt at a lock is a key of its own under a lease of its own. The key that was
-// created first has the lock. The others wait in the order of their creation, each until the
-// key before it is deleted, which a watch tells.
+// Each attempt to acquire a lock has its own key, under its own etcd lease. The oldest key has the lock. The other
+// attempts wait in the order in which their keys were created. Each watches the key before its own, and waits until
+// that key is deleted.
 //
 //	        lease          create key            the key before is gone
 //	start ────────> leased ──────────> in line ────────────────────────> look ──> granted
@@ -25,32 +24,28 @@
 //	  └─────────────────────────────────────────────────────────────────────┘
 //	                             the own key is gone
 //
-// A look reads in one transaction that the client's own key still exists and which keys are before
-// it, so that no client takes the lock by a key that has expired during the wait. A release deletes
-// this attempt's key and no other, however often it is repeated. The lease is used for the
-// next lock then. One that may still get a key, by a request whose answer was lost, is
-// revoked, and so is the lease of a failed attempt: a late request to create the key finds
-// no lease, and does nothing.
+// A look is a transaction that reads whether the client's own key still exists and which keys are before it. So no
+// client takes the lock by a key that has expired during the wait. A release deletes the key of its own attempt and no
+// other, however often it is repeated. Then the next lock uses the etcd lease. If a request without an answer may still
+// create a key under the lease, the driver revokes the lease, as it does after a failed attempt. A late request to
+// create the key then finds no lease and does nothing.
 //
-// A lock changes its owner by a change of its key, which compares that nobody else has
-// changed it since, and keeps its place and its lease. So a change that is carried out when
-// its sender has long gone takes the lock from nobody who came later, and ends it no sooner
+// An adoption changes the key, if no other client has changed it since the read. The key keeps its place and its lease.
+// So an adoption that is executed after its client has ended takes the lock from no later holder, and ends it no sooner
 // than the last renewal has promised.
 //
-// Tokens come from the revision that created the key, with room for a block of tokens, and
-// for further holders that adopt the lease, and begin at the time (tokens.go).
+// Tokens come from the revision that created the key. Each key has a block of tokens, with room for holders that adopt
+// the lease. The tokens begin at the time (tokens.go).
 //
-// Trust in a lease is counted from before its last renewal was sent. A renewal also reads
-// that the key stands: old servers confirm a lease that they have just revoked, and people
-// delete keys. The read has to be of the same term as the renewal: a leader that was
-// stopped confirms renewals until it learns of its successor, who does not know of them.
+// A holder's trust in a lease counts from before its last renewal was sent. A renewal also reads whether the key
+// exists: old servers confirm a lease that they have just revoked, and operators delete keys. The read must have the
+// same term as the renewal: a leader that was suspended confirms renewals until it learns of its successor, which does
+// not know of them.
 //
-// The driver has a connection to each member, and decides itself which one it asks: the
-// leader first, to which the others would pass requests on. Watches are spread over the
-// members. A request without an answer goes to the next member after a part of the TTL, and the
-// members are asked for their state every two seconds, so that no wait depends on a watch
-// that has gone dead. A connection over which neither that answer comes nor anything else is
-// replaced (link.go).
+// The driver has a connection to each member and chooses the member for each request. It prefers the leader, to which
+// the others would forward requests. Watches are spread over the members. If a request gets no answer within a part of
+// the TTL, it goes to the next member. The driver asks all members for their state every two seconds, so no wait
+// depends on a dead watch. It replaces a connection on which neither that answer nor anything else arrives (link.go).
 package etcd
 
 import (

@@ -1,29 +1,24 @@
-// Package postgres keeps locks in a table of a PostgreSQL database: for programs
-// that have one anyway, and above all for programs whose locks guard rows of it.
+// Package postgres keeps locks in a table of a PostgreSQL database. It is for programs that have such a database
+// anyway, and above all for programs whose locks guard rows in it.
 //
 // # What is not promised
 //
-// No lease excludes a holder that was stopped for longer than its TTL and goes on
-// without looking; fencing tokens do, and for work inside the same database
-// [Fenced] does without any further guard.
+// A lease does not exclude a holder that is suspended for longer than its TTL and then continues without a check.
+// Fencing tokens do. For work inside the same database, [Fenced] does too, without tokens.
 //
-// The locks are as durable as the database. Where it fails over to a replica that
-// lags, the newest grants are lost: two may hold a lock until the older lease is
-// over. Replicate synchronously, or expect that. Tokens rise all the same, as they
-// follow the clock, unless the new server's clock is behind by more than the
-// failover took.
+// The locks are as durable as the database. If it fails over to a replica that lags, the newest grants are lost: two
+// clients may hold a lock until the older lease expires. Use synchronous replication, or expect that. Tokens still
+// rise, because they follow the clock, unless the clock of the new server is behind by more than the failover took.
 //
-// The server's clock ends leases. If it is set forward, leases end early, while
-// their holders still trust them; if it is set back, the next holder waits longer.
+// Leases expire by the server's clock. If the clock jumps forward, leases expire early, while their holders still
+// trust them. If it jumps back, the next holder waits longer.
 //
 // # How it works
 //
-// A lock is a row of its own that stays when the lock is free, as it has the token.
-// Each operation is one statement in a transaction of its own, so that any pool of
-// connections will do, and a pooler in transaction mode as well. The statements
-// lock the row, so that all that happens to one name has an order, read
-// clock_timestamp(), and may all be repeated: what has no answer is sent again by
-// the same owner.
+// Each lock has a row. A free lock keeps its row, because the row has the token. Each operation is one statement in a
+// transaction of its own, so any pool of connections works, and so does a pooler in transaction mode. The statements
+// lock the row, so all changes of one lock have an order. They read clock_timestamp(). All may be repeated: if a
+// statement gets no answer, the same owner sends it again.
 //
 //	asking ───────────────── free ──────────────────> granted
 //	  │ ▲                                                ▲  ▲
@@ -34,34 +29,37 @@
 //	  │             ▼                                       │
 //	  └───────> waiting ─── first, by a release ───> handed over
 //
-// A client that finds a lock held blocks in the turnstile of its name, an advisory lock, on a connection of its own. A release frees the row
-// and the turnstile in one statement, and the statement of the next one, which is at the server already, takes the row. The row alone
-// decides: a turnstile that is lost, had by two, or held by an idle session costs a poll.
+// A client that finds a lock held blocks in the lock's turnstile: an advisory lock, on a separate connection. A release
+// frees the row and the turnstile in one statement. Then the next waiter's statement, which the server has already,
+// takes the row. Only the row decides who has the lock. If a turnstile is lost, if two clients have it, or if an idle
+// session holds it, that costs a poll.
 //
-// A waiter has a ticket after 50 ms, and waits for a notification, or polls, after 0.9 s: a blocked statement has a snapshot, which
-// holds back vacuum. Where it has no connection to block on, behind a pooler or beyond Options.MaxWaitConns, it does both at once.
-// Tickets come before whoever has none, and are served in their order. A release hands the lock to the oldest one, in the same
-// statement, and notifies its client, which asks once more and so takes it for its whole TTL; if the oldest blocks at the turnstile,
-// the lock is kept for whoever comes through. A ticket expires unless its client polls, and so does a lock that was handed to a client
-// that has died. Notifications are a hint: a client that cannot LISTEN, or whose connection is down, polls more often.
+// A waiter gets a ticket after 50 ms. After 0.9 s it leaves the turnstile, and waits for a notification or polls: a
+// blocked statement has a snapshot, which holds back vacuum. A waiter without a connection to block on, behind a pooler
+// or beyond Options.MaxWaitConns, does both at once. Waiters with a ticket come before those without one, in the order
+// of their tickets. A release hands the lock to the oldest ticket, in the same statement, and notifies its client. The
+// client sends one more request, and so takes the lock for its whole TTL. If that client blocks at the turnstile, the
+// lock is kept for the waiter that passes the turnstile next. A ticket expires unless its client polls; a lock that was
+// handed to a dead client expires too. Notifications are a hint: a client that cannot LISTEN, or whose connection is
+// down, polls more often.
 //
-// A caller that gives up has what it may have taken released in the background. If a
-// statement of it got no answer, the release also marks the owner as gone: should the
-// statement be executed after all, it finds that and takes nothing.
+// When a caller gives up, the driver releases in the background what its claim may have taken. If a statement got no
+// answer, the release also marks the owner as gone. If the server executes the statement later, the statement finds the
+// mark and takes nothing.
 //
-// # Statements that come late
+// # Late statements
 //
-// A statement may be executed after its sender and its connection have gone, and after later
-// ones. Why none of them ends a lock that somebody trusts, or revives one that is over:
+// The server may execute a statement after its client and its connection have ended, and after later statements. No
+// such statement ends a lock that its holder trusts, or revives a lease that is over:
 //
-//	acquire, adopt   take what is free or was named; repeated, they set the later of two ends
-//	enter            is an acquire; its caller awaits that it ends, or has its owner gone
+//	acquire, adopt   take a lock that is free or was named; if repeated, they set the later of two ends
+//	enter            acquires; its caller waits until it ends, or marks its owner as gone
 //	renew            compares owner and time, and sets the later of two ends
-//	release, leave   compare the owner; one that is gone stays so for ten minutes
-//	release, kept    leaves an owner that no grant has: nothing prolongs or adopts it
+//	release, leave   compare the owner; an owner that is gone stays gone for ten minutes
+//	release, kept    leaves an owner that no grant has: no statement renews or adopts it
 //	force            compares the token of one grant
 //
-// Trust in a grant is counted from before its statement was sent.
+// A holder's trust in a grant counts from before its statement was sent.
 package postgres
 
 import (

@@ -1,31 +1,31 @@
-// Package sqllock keeps locks in tables of a database, over database/sql: SQLite, MySQL and MariaDB, by whatever driver a program has
-// for it. Package sqllock/sqlite opens a file that the processes of one machine share, with no server at all, and package
-// sqllock/mysql a server by its URL. For PostgreSQL take package postgres.
+// Package sqllock keeps locks in tables of a database, over database/sql: SQLite, MySQL and MariaDB, with the driver
+// that the program uses. Package sqllock/sqlite opens a file that the processes of one machine share, without a server.
+// Package sqllock/mysql opens a server by its URL. For PostgreSQL use package postgres.
 //
 // # What is not promised
 //
-// No lease excludes a holder that was stopped for longer than its TTL and goes on without looking; fencing tokens do. Package
-// fence/sqlfence checks them in the transaction that writes.
+// A lease does not exclude a holder that is suspended for longer than its TTL and then continues without a check.
+// Fencing tokens do. Package fence/sqlfence checks them in the transaction that writes.
 //
-// The locks are as durable as the database. Where it fails over to a replica that lags, the newest grants are lost: two may hold a
-// lock until the older lease is over. Tokens rise all the same, as they follow the clock, unless the new server's clock is behind by
-// more than the failover took.
+// The locks are as durable as the database. If it fails over to a replica that lags, the newest grants are lost: two
+// clients may hold a lock until the older lease expires. Tokens still rise, because they follow the clock, unless the
+// clock of the new server is behind by more than the failover took.
 //
-// The database's clock ends leases: the clock of the server or, for SQLite, of the machine. If it is set forward, leases end early,
-// while their holders still trust them; if it is set back, the next holder waits longer.
+// Leases expire by the database's clock: the clock of the server or, for SQLite, of the machine. If the clock jumps
+// forward, leases expire early, while their holders still trust them. If it jumps back, the next holder waits longer.
 //
-// Waiters queue on MySQL and MariaDB (see below). Others poll, every 5 ms at first on SQLite and every 20 ms on a server, less often
-// if others are before them, or if the holder has had the lock for long. No holder learns at once that its lock was taken away: it
-// finds out at its next renewal. Package sqlite wakes waiters and holders by a datagram on Linux.
+// Waiters queue on MySQL and MariaDB (see below). Other waiters poll: at first every 5 ms on SQLite and every 20 ms on
+// a server, less often if other waiters are before them or if the holder has had the lock for long. A holder learns at
+// its next renewal that it has lost its lock. On Linux, package sqlite wakes waiters and holders by a datagram.
 //
 // # How it works
 //
-// A lock is a row that stays when the lock is free, as it has the token. Every change is one UPDATE, in a transaction of its own, that
-// compares and sets: it names the stamp of the row that the client has read, and sets another. A lock that is free and that nobody waits
-// for takes one statement on MySQL and MariaDB, which return the token with the answer: an INSERT for a name that the client does not
-// know, or an UPDATE that names how many places in the queue were given. Between two statements nothing is
-// locked, so a client that dies, hangs or is cut off holds up nobody, any pool of connections will do, of one connection too, and so
-// does any level of isolation.
+// Each lock has a row. A free lock keeps its row, because the row has the token. Each change is one UPDATE in a
+// transaction of its own, which compares and sets: it names the stamp of the row that the client has read, and sets a
+// new stamp. On MySQL and MariaDB, a free lock without waiters takes one statement, which also returns the token: an
+// INSERT for a name that the client does not know, or an UPDATE that names how many places in the queue were given.
+// Between two statements no row is locked. So a client that dies, hangs or is cut off delays no other client. Any pool
+// of connections works, even of one connection, and so does any isolation level.
 //
 //	         denied               first in the queue, by a release
 //	asking ─────────> waiting ─────────────────────────────> handed over
@@ -33,74 +33,78 @@
 //	  │ └─ another was faster                                      ▼
 //	  └──────────────────────── free ────────────────────────> granted
 //
-// Each waiter has a ticket, with a place. A release hands the lock to the first ticket. That waiter finds this when it asks,
-// and confirms it by one more change, for its whole TTL. A ticket expires unless its client polls, and so does a lock that was handed
-// to a client that has died. Whoever queues up writes its ticket, and then changes the stamp of the lock, so that nobody frees or takes
-// the lock by what was read before.
+// Each waiter has a ticket with a place. A release hands the lock to the first ticket. Its waiter finds this when it
+// polls, and confirms it by one more change, for its whole TTL. A ticket expires unless its client polls; a lock that
+// was handed to a dead client expires too. A client that queues up writes its ticket and then changes the stamp of the
+// lock, so that no other client frees or takes the lock by an earlier read.
 //
-// On SQLite, whose statements run in the client's own process, what belongs together is one transaction, and begins with the write lock
-// of the file: the look, the ticket and the stamp of a claim that is denied, or the look, the change and the ticket of a release. A lock
-// that is free and that nobody waits for is taken, and one that was handed over is confirmed, by one statement. So nobody comes in
-// between, and a client that dies in the middle has changed nothing.
+// On SQLite, statements run in the client's own process. There, statements that belong together are one transaction
+// that begins with the write lock of the file: the read, the ticket and the stamp of a denied claim, or the read, the
+// change and the ticket of a release. One statement takes a free lock without waiters, or confirms a hand-over. So no
+// other client comes in between, and a client that dies in the middle has changed nothing.
 //
 // Times are integers, µs since 1970, and never a DATETIME: no time zone matters.
 //
 // # The turnstile
 //
-// On MySQL and MariaDB a waiter blocks in GET_LOCK, under a name that is made from the lock's name, on a connection of its own. The
-// server lets in one at a time, first come first served. Whoever is let in takes the row, stays inside while it holds the lock, and frees the row and
-// GET_LOCK by one statement. So a lock that many want costs three statements: GET_LOCK, an UPDATE that takes the row, an UPDATE that
-// frees it. The row alone decides which client has the lock; GET_LOCK is a hint and a queue:
+// On MySQL and MariaDB a waiter blocks in GET_LOCK, with a name made from the lock's name, on a separate connection.
+// The server admits one waiter at a time, first come, first served. That waiter takes the row, keeps GET_LOCK while it
+// holds the lock (it is inside), and frees the row and GET_LOCK by one statement. So a contended lock costs three
+// statements: GET_LOCK, an UPDATE that takes the row, and an UPDATE that frees it. Only the row decides which client
+// has the lock; GET_LOCK is a hint and a queue:
 //
-//	the holder is not inside             it took a free lock without a wait. Whoever is let in polls the row, the others stay blocked
-//	a lock is freed inside               it is left to whoever is let in next for half a second, so that no newcomer overtakes
-//	a waiter has waited for 50 ms        it writes a ticket, by which others see and count it. Its look at the row, every 0.8 s or less
-//	                                     often, keeps the ticket
-//	a waiter has no connection           it polls with a ticket. When that is the first of all tickets, whoever is let in hands the
-//	                                     lock to it
-//	a lease lapses, or is forced         waiters find out by their looks
-//	a connection inside breaks           the server lets in the next, which finds the row held and polls
-//	a waiter's connection breaks         it polls for some seconds
-//	a session that is idle stays inside  waiters take the lock when they look and it is free, and do without GET_LOCK for some seconds
-//	sessions move, GET_LOCK fails,       all waiters of the client poll; its node state is NodePolling, and a doctor tells why
+//	the holder is not inside            it took a free lock without a wait. The waiter inside polls the row, the others stay blocked
+//	a lock is freed inside              it is kept for the next waiter for half a second, so that no newcomer overtakes
+//	a waiter has waited for 50 ms       it writes a ticket, so that other clients see and count it. It reads the row every 0.8 s or
+//	                                    less often, which keeps the ticket
+//	a waiter has no connection          it polls with a ticket. When that is the first of all tickets, the waiter inside hands the
+//	                                    lock to it
+//	a lease expires, or is forced       waiters find out when they read the row
+//	a connection inside breaks          the server admits the next waiter, which finds the row held and polls
+//	a waiter's connection breaks        it polls for some seconds
+//	an idle session stays inside        waiters take the lock when they find it free, and use no GET_LOCK for some seconds
+//	sessions move, GET_LOCK fails,      all waiters of the client poll; its node state is NodePolling, and a doctor reports why
 //	several servers take writes
 //
-// Waiters that queue in GET_LOCK come in its order, and waiters that poll in the order of tickets. A lock that is free and
-// reserved for nobody goes to whoever asks, before a waiter that came within the last 50 ms and has no ticket.
+// Waiters in GET_LOCK get the lock in its order, and waiters that poll in the order of their tickets. If a lock is free
+// and not reserved, any client can take it, before a waiter that came within the last 50 ms and has no ticket.
 //
-// # Statements that come late
+// # Late statements
 //
-// A statement may be executed after its sender and its connection have gone, and after later ones. Why none of them ends a lock that
-// somebody trusts, or revives one that is over:
+// The server may execute a statement after its client and its connection have ended, and after later statements. No
+// such statement ends a lock that its holder trusts, or revives a lease that is over:
 //
-//	acquire, adopt, release, force   change a row only if nothing has happened to it since it was read, and then to what was
-//	                                 right at that moment: a grant lapses a TTL after the read
-//	acquire, unread                  takes a lock only if it is free, and has given as many places in its queue as the client knew. All
-//	                                 that ends a lease counts as a place: force, adoption, the next holder after a lapse, a caller that
-//	                                 gives up, and a release after a statement without an answer. A first row is inserted once
-//	renew                            compares owner and time, and sets the later of two ends and a stamp that no row has had; a lock
-//	                                 that came back to its owner by a late ticket has another token
-//	renew, unread                    compares the stamp that the client knows and time, and sets the same. It finds nothing once anything
-//	                                 has happened to the lock, also if it is carried out twice
-//	acquire, inside                  as acquire, unread
-//	release, inside                  names owner and token, so that it frees this one grant. Its RELEASE_LOCK is for its session alone
-//	queue                            a ticket has an end that was set when its client read the lock
+//	acquire, adopt, release, force  change a row only if it has not changed since it was read, and then to a state that was
+//	                                right at that moment: a grant expires a TTL after the read
+//	acquire, unread                 takes a lock only if it is free and has given as many places in its queue as the client knew.
+//	                                Each event that ends a lease counts as a place: force, adoption, the next holder after an
+//	                                expiry, a caller that gives up, and a release after a statement without an answer. A first
+//	                                row is inserted once
+//	renew                           compares owner and time, and sets the later of two ends and a stamp that no row has had; a
+//	                                lock that a late ticket gave back to its owner has another token
+//	renew, unread                   compares the time and the stamp that the client knows, and sets the same. It finds no row
+//	                                after any change of the lock, also if it is executed twice
+//	acquire, inside                 as acquire, unread
+//	release, inside                 names owner and token, so it frees this one grant. Its RELEASE_LOCK affects its own session
+//	queue                           a ticket expires at a time that was set when its client read the lock
 //
-// On SQLite no statement outlives the call that runs it. But a process may be stopped after it has read the clock and before the file
-// is its own, and go on much later:
+// On SQLite no statement outlives the call that runs it. But a process may be suspended after it has read the clock and
+// before it has the file's lock, and continue much later:
 //
-//	acquire          finds the lock as it is now, and takes it by the old time: less has lapsed by that, and the grant ends a TTL after
-//	                 it, which may be over. Its caller counts from before, and does not trust it
-//	release, force   end what the owner or the token names, and nothing else, at any time. A waiter is handed the lock until a time
-//	                 that may be over: the next that asks passes it on
-//	renew            compares owner and token, and the end with the old time. It may lengthen a lease that has lapsed and that nobody
-//	                 has taken since, by no more than its holder may count on
-//	queue            a ticket ends by the old time
+//	acquire         finds the lock as it is now, and takes it by the old time: by that time fewer leases have expired. The grant
+//	                ends a TTL after the old time, which may be over. Its caller counts from before, and does not trust it
+//	release, force  end only the grant that the owner or the token names, at any time. A waiter is handed the lock until a time
+//	                that may be over; then the next client that polls hands it on
+//	renew           compares owner and token, and the end with the old time. It may prolong a lease that has expired and that no
+//	                client has taken since, by no more than its holder may trust
+//	queue           a ticket expires by the old time
 //
-// A process that is stopped within a transaction keeps all others from writing until it goes on or ends. Nothing has changed by then.
+// A process that is suspended within a transaction keeps all others from writing until it continues or ends. Nothing
+// has changed by then.
 //
-// A caller that gives up has what it may have taken released in the background, after a change of the stamp: what it has sent before
-// finds another one, and changes nothing. Trust in a grant is counted from before the lock was read.
+// When a caller gives up, the driver releases in the background what its claim may have taken, after a change of the
+// stamp: a statement that was sent before finds another stamp, and changes nothing. A holder's trust in a grant counts
+// from before the lock was read.
 package sqllock
 
 import (

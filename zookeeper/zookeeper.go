@@ -1,24 +1,22 @@
-// Package zookeeper keeps locks in a ZooKeeper ensemble, version 3.5.3 or newer: for programs
-// whose locks have to survive the loss of servers, and for programs that have an ensemble anyway.
+// Package zookeeper keeps locks in a ZooKeeper ensemble, version 3.5.3 or newer. It is for programs whose locks must
+// survive the loss of servers, and for programs that have an ensemble anyway.
 //
 // # What is not promised
 //
-// No lease excludes a holder that was stopped for longer than its TTL and goes on without
-// looking; fencing tokens do.
+// A lease does not exclude a holder that is suspended for longer than its TTL and then continues without a check.
+// Fencing tokens do.
 //
-// A TTL is the timeout of a session, and the servers grant sessions of some lengths only: of
-// two to twenty ticks, which is 4 s to 40 s unless they are set up otherwise. A TTL that they
-// would change is an error. They end sessions at a tick, so up to 2 s late. A lease cannot
-// change its TTL, outlast its release, or be continued by another process.
+// A TTL is the timeout of a session, and the servers limit it to between two and twenty ticks: 4 s to 40 s by default.
+// A TTL that they would change is an error. They end sessions at a tick, so up to 2 s late. A lease cannot change its
+// TTL, outlast its release, or be continued by another process.
 //
-// An ensemble that is restored from an old snapshot begins again with old transactions, and
-// so with old tokens.
+// An ensemble that is restored from an old snapshot begins again with old transactions, and so with old tokens.
 //
 // # How it works
 //
-// Each attempt at a lock is an ephemeral node of its own in the folder of the lock. The
-// servers number the nodes; the lowest has the lock. The others wait in the order of their
-// numbers, each until the node before it is deleted, which a watch tells.
+// Each attempt to acquire a lock has its own ephemeral node in the folder of the lock. The servers number the nodes,
+// and the lowest has the lock. The other attempts wait in the order of their numbers. Each watches the node before its
+// own, and waits until that node is deleted.
 //
 //	        create node           the node before is gone
 //	start ─────────────> in line ─────────────────────────> look ──> granted
@@ -29,40 +27,37 @@
 //	  └────────────────────────────────────────────────────────┘
 //	                        the own node is gone
 //
-// A look makes sure in one transaction that the own node still stands, so that nobody takes
-// the lock for a node that has gone during the wait. A release deletes this attempt's node
-// and no other, as no two have the same name, however often it is repeated. A node carries
-// the name of its attempt, so that one whose creation had no answer is found again, and used
-// or deleted.
+// A look is a transaction that checks that the client's own node still exists. So no client takes the lock by a node
+// that was deleted during the wait. A release deletes the node of its own attempt and no other, however often it is
+// repeated, because no two nodes have the same name. The name of a node has the name of its attempt. So if the creation
+// of a node gets no answer, the driver finds the node again, and uses or deletes it.
 //
-// Tokens come from the transaction that created the node, with room for a block of tokens.
+// Tokens come from the transaction that created the node. Each node has a block of tokens.
 //
 // # Sessions
 //
-// All leases with the same TTL share a session, because a TTL in ZooKeeper belongs to a
-// session, and because the servers allow few connections for each machine. So they also end
-// together if it ends. Another one begins where a session has 1,000 locks and waiters, as the
-// servers do not survive the end of one that has too many. A session that no lock needs is closed.
+// All leases with the same TTL share a session, because a TTL in ZooKeeper belongs to a session, and because the
+// servers allow few connections per machine. So they also end together if the session ends. When a session has 1,000
+// locks and waiters, the driver begins another: the servers do not survive the end of a session that has too many
+// nodes. The driver closes a session that no lock needs.
 //
-// Trust in a lease is counted from before a transaction was sent to the member that leads,
-// which the driver looks for and connects to. The answers of another member would not do:
-// it answers pings even when it cannot tell the one that leads, which then ends the session
-// early. Where the driver can reach no other member, each renewal opens the connection anew,
-// which the member that leads is asked about.
+// A holder's trust in a lease counts from before a transaction was sent to the leader, which the driver searches for
+// and connects to. Answers of another member prove less: it answers pings even when it cannot reach the leader, which
+// then ends the session early. If the driver can reach no other member, each renewal opens the connection anew, because
+// the member asks the leader about a new connection.
 //
 // # Late requests
 //
-// A request may be executed after its sender and its connection have gone. The servers carry out
-// only what comes over the last connection of a session: a member closes the one before, and the
-// member that leads refuses what comes through another. What comes before that, the driver
-// sees, as it looks for its node over the new connection and behind a sync. One way is left: a session
-// that comes back to a member, also by a late greeting, lets in what that member has just read from the connection before. So an
-// attempt whose node is not found goes on under another name, and for ten minutes the driver deletes
-// the nodes of such names: at each new connection, and six times in a TTL. Whenever they are
-// executed, a release and a force delete one attempt's node, whose name never comes again, and a
-// renewal changes nothing: it lets the session last longer, and trust counts from before it was
-// sent. A late greeting takes the session to a connection that is gone. The driver loses its own
-// by that, and takes the session back.
+// A request may be executed after its client and its connection have ended. The servers execute only requests of a
+// session's last connection: a member closes the connection before it, and the leader rejects requests that come
+// through another member. The driver sees the effect of earlier requests: it reads its node over the new connection,
+// after a sync. One case is left: when a session returns to a member, also by a late connect request, the member still
+// executes what it has just read from the connection before. So if an attempt does not find its node, it continues
+// under another name, and for ten minutes the driver deletes nodes with the earlier name: at each new connection, and
+// six times per TTL. A release and a force-release delete the node of one attempt, whose name is never used again, at
+// whatever time they are executed. A late renewal changes nothing: it prolongs the session, and trust counts from
+// before the renewal was sent. A late connect request moves the session to a connection that no longer exists. The
+// driver then loses its own connection, and reconnects to the session.
 package zookeeper
 
 import (
