@@ -22,8 +22,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/internal/rig/zkproc"
-	"github.com/holdfast-go/holdfast/postgres"
-	"github.com/holdfast-go/holdfast/sqllock/mysql"
+	"github.com/holdfast-go/holdfast/verify/tool"
 )
 
 // engine is a kind of service under a soak. start waits until its servers serve; after an error it leaves
@@ -52,6 +51,26 @@ var engines = []engine{
 	{"postgres", startPostgres},
 	{"mariadb", startMariaDB},
 	{"sqlite", startSQLite},
+}
+
+// pidsOf returns the processes of some servers.
+func pidsOf[S interface{ Pid() int }](all []S) (pids []int) {
+	for _, s := range all {
+		pids = append(pids, s.Pid())
+	}
+	return pids
+}
+
+// killInTurn returns a fault that kills one server after another, and starts it again.
+func killInTurn[S interface {
+	Kill()
+	Restart(ctx context.Context) error
+}](all ...S) func(ctx context.Context, n int) error {
+	return func(ctx context.Context, n int) error {
+		s := all[n%len(all)]
+		s.Kill()
+		return s.Restart(ctx)
+	}
 }
 
 // durable configures a Redis server that loses nothing in an orderly restart.
@@ -129,13 +148,8 @@ func stopRedis(all []*redisproc.Server) (errs error) {
 
 func overRedis(url string, all []*redisproc.Server) *service {
 	return &service{
-		url: url,
-		pids: func() (pids []int) {
-			for _, s := range all {
-				pids = append(pids, s.Pid())
-			}
-			return pids
-		},
+		url:  url,
+		pids: func() []int { return pidsOf(all) },
 		look: func(_ context.Context, figures map[string]float64) error {
 			for _, s := range all {
 				keys, err := s.Do("DBSIZE")
@@ -182,13 +196,8 @@ func startEtcd(ctx context.Context) (_ *service, err error) {
 		return nil, errors.Join(err, c.Stop())
 	}
 	return &service{
-		url: "etcd://" + strings.Join(c.Addrs(), ","),
-		pids: func() (pids []int) {
-			for _, m := range c.Members {
-				pids = append(pids, m.Pid())
-			}
-			return pids
-		},
+		url:  "etcd://" + strings.Join(c.Addrs(), ","),
+		pids: func() []int { return pidsOf(c.Members) },
 		look: func(ctx context.Context, figures map[string]float64) error {
 			for _, addr := range c.Addrs() {
 				st, err := direct.Status(ctx, addr)
@@ -205,12 +214,8 @@ func startEtcd(ctx context.Context) (_ *service, err error) {
 			figures["keys"], figures["leases"] = float64(keys.Count), float64(len(leases.Leases))
 			return nil
 		},
-		fault: func(ctx context.Context, n int) error {
-			m := c.Members[n%len(c.Members)]
-			m.Kill()
-			return m.Restart(ctx)
-		},
-		stop: func() error { return errors.Join(direct.Close(), c.Stop()) },
+		fault: killInTurn(c.Members...),
+		stop:  func() error { return errors.Join(direct.Close(), c.Stop()) },
 	}, nil
 }
 
@@ -220,13 +225,8 @@ func startZookeeper(ctx context.Context) (*service, error) {
 		return nil, err
 	}
 	return &service{
-		url: "zk://" + strings.Join(e.Addrs(), ","),
-		pids: func() (pids []int) {
-			for _, m := range e.Members {
-				pids = append(pids, m.Pid())
-			}
-			return pids
-		},
+		url:  "zk://" + strings.Join(e.Addrs(), ","),
+		pids: func() []int { return pidsOf(e.Members) },
 		look: func(_ context.Context, figures map[string]float64) error {
 			leader := e.Leader()
 			if leader == nil {
@@ -238,12 +238,8 @@ func startZookeeper(ctx context.Context) (*service, error) {
 			}
 			return nil
 		},
-		fault: func(ctx context.Context, n int) error {
-			m := e.Members[n%len(e.Members)]
-			m.Kill()
-			return m.Restart(ctx)
-		},
-		stop: e.Stop,
+		fault: killInTurn(e.Members...),
+		stop:  e.Stop,
 	}, nil
 }
 
@@ -252,15 +248,11 @@ func startPostgres(ctx context.Context) (*service, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := postgres.Open(ctx, s.DSN(), &postgres.Options{NoCheck: true})
-	if err == nil {
-		err = errors.Join(d.Migrate(ctx), d.Close())
-	}
-	db, err2 := sql.Open("pgx", s.DSN())
-	if err := errors.Join(err, err2); err != nil {
+	db, err := sql.Open("pgx", s.DSN())
+	if err := errors.Join(err, tool.MakeTables(ctx, s.URL())); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
-	sv := &service{url: s.DSN(), pids: func() []int { return processFamily(s.Pid()) }}
+	sv := &service{url: s.URL(), pids: func() []int { return processFamily(s.Pid()) }}
 	sv.look = func(ctx context.Context, figures map[string]float64) error {
 		return readFigures(ctx, db, figures, "DELETE FROM holdfast.lock WHERE expires < now() - interval '1 minute'", map[string]string{
 			"rows":        "SELECT (SELECT count(*) FROM holdfast.lock) + (SELECT count(*) FROM holdfast.ticket)",
@@ -269,10 +261,7 @@ func startPostgres(ctx context.Context) (*service, error) {
 			"connections": "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'",
 		})
 	}
-	sv.fault = func(ctx context.Context, _ int) error {
-		s.Kill()
-		return s.Restart(ctx)
-	}
+	sv.fault = killInTurn(s)
 	sv.stop = func() error { return errors.Join(db.Close(), s.Stop()) }
 	return sv, nil
 }
@@ -309,10 +298,7 @@ func startMariaDB(ctx context.Context) (*service, error) {
 	}
 	url := "mysql+unix://root@" + s.Socket() + "?db=soak"
 	if err == nil {
-		var d *mysql.Driver
-		if d, err = mysql.Open(ctx, url, &mysql.Options{NoCheck: true}); err == nil {
-			err = errors.Join(d.Migrate(ctx), d.Close())
-		}
+		err = tool.MakeTables(ctx, url)
 	}
 	if err == nil {
 		db, err = sql.Open("mysql", "root@unix("+s.Socket()+")/soak")
@@ -331,11 +317,8 @@ func startMariaDB(ctx context.Context) (*service, error) {
 				"connections": "SELECT count(*) FROM information_schema.processlist",
 			})
 		},
-		fault: func(ctx context.Context, _ int) error {
-			s.Kill()
-			return s.Restart(ctx)
-		},
-		stop: func() error { return errors.Join(db.Close(), s.Stop()) },
+		fault: killInTurn(s),
+		stop:  func() error { return errors.Join(db.Close(), s.Stop()) },
 	}, nil
 }
 

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"os"
 	"testing"
 	"time"
@@ -84,6 +85,18 @@ func TestReportFailsByGrowthOrBrokenPromise(t *testing.T) {
 		if len(e.Grows) != c.grows || len(e.Broken) != c.broken || r.Passed() != (c.grows+c.broken == 0) {
 			t.Errorf("%s: grows %v, broken %v, passed %v", name, e.Grows, e.Broken, r.Passed())
 		}
+	}
+}
+
+func TestFailedStartStopsServers(t *testing.T) {
+	t.Parallel()
+	stopped := false
+	start := func(context.Context) (*service, error) {
+		return &service{stop: func() error { stopped = true; return nil }}, nil
+	}
+	p := &plan{engines: []engine{{"x", start}}, rate: 1, out: "\x00"} // no such folder can be
+	if w, err := p.startEngine(t.Context(), 0); w != nil || err == nil || !stopped {
+		t.Errorf("startEngine() = %v, %v, and stopped the servers: %v", w, err, stopped)
 	}
 }
 

@@ -63,8 +63,8 @@ type watched struct {
 }
 
 // startEngine starts the servers of an engine and its clients. After an error it leaves nothing behind.
-func (p *plan) startEngine(ctx context.Context, n int) (w *watched, err error) {
-	w = &watched{plan: p, engine: p.engines[n]}
+func (p *plan) startEngine(ctx context.Context, n int) (_ *watched, err error) {
+	w := &watched{plan: p, engine: p.engines[n]}
 	if w.service, err = w.engine.start(ctx); err != nil {
 		return nil, err
 	}

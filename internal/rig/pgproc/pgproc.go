@@ -64,6 +64,11 @@ func (p *process) DSN() string {
 	return "host=" + p.dir + " port=" + port + " user=holdfast dbname=postgres sslmode=disable"
 }
 
+// URL is for driver.Open, and names the same as DSN.
+func (p *process) URL() string {
+	return "postgres://holdfast@/postgres?host=" + p.dir + "&port=" + port + "&sslmode=disable"
+}
+
 // Stop ends the process and removes its folder. It blocks until the process has ended; a second Stop does
 // nothing.
 func (p *process) Stop() error {
