@@ -2,8 +2,6 @@ package postgres_test
 
 import (
 	"context"
-	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -113,63 +111,11 @@ const (
 	aRenewal   = "::bigint[])"
 )
 
-// sendLate has send send the statement that contains text. It holds that statement back and closes the
-// client's side of the connection. pass delivers the statement to the server. With repeat, send retries and
-// has returned when sendLate returns; otherwise send fails.
-func (r *rig) sendLate(d *postgres.Driver, text string, repeat bool, send func(ctx context.Context)) (pass func()) {
-	r.Helper()
-	p := r.linkOf(d)
-	p.Halt(text)
-	ctx, cancel := context.WithCancel(r.Within())
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		send(ctx)
-	}()
-	caught := <-p.Caught
-	p.Set(func() { p.Stop = "" })
-	if !repeat {
-		cancel()
-		<-over
-	}
-	caught.Drop()
-	<-over
-	cancel()
-	return func() {
-		p.Resume()
-		<-p.Late
-	}
-}
-
 // timeLeft returns the time until the lock "k" expires, by the server's clock.
 func (r *rig) timeLeft() time.Duration {
 	r.Helper()
 	const query = "SELECT (extract(epoch FROM expires - clock_timestamp()) * 1000000)::bigint FROM holdfast.lock WHERE name = 'k'"
 	return time.Duration(r.countRows(query)) * time.Microsecond
-}
-
-// renewGrant renews g for ttl and fails the test on an error.
-func (r *rig) renewGrant(d *postgres.Driver, g driver.Grant, ttl time.Duration) {
-	r.Helper()
-	g.TTL = ttl
-	r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
-}
-
-// acquireAdoptable returns a grant of "k" that another client may adopt.
-func (r *rig) acquireAdoptable(d *postgres.Driver, ttl time.Duration) (g driver.Grant) {
-	r.Helper()
-	r.acquireInto(d, driver.Request{Key: "k", TTL: ttl, Adoptable: true}, &g)(r.Within())
-	return g
-}
-
-// acquireInto returns a send function for sendLate: it acquires and stores the grant.
-func (r *rig) acquireInto(d *postgres.Driver, req driver.Request, into *driver.Grant) func(context.Context) {
-	return func(ctx context.Context) {
-		var err error
-		if *into, err = d.Acquire(ctx, req); err != nil {
-			r.Error(err)
-		}
-	}
 }
 
 // A statement with a shorter TTL was sent first and is executed after a confirmed renewal with a longer TTL.
@@ -178,15 +124,15 @@ func TestLateStatementDoesNotShortenLease(t *testing.T) {
 	for name, late := range map[string]func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()){
 		"renewal": func(r *rig, d *postgres.Driver) (driver.Grant, func()) {
 			g := r.Grant(d, "k", short)
-			return g, r.sendLate(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
+			return g, r.SendLate(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
 		},
 		"acquire": func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()) {
-			pass = r.sendLate(d, anAcquire, true, r.acquireInto(d, driver.Request{Key: "k", TTL: short}, &g))
+			pass = r.SendLate(d, anAcquire, true, r.AcquireInto(d, driver.Request{Key: "k", TTL: short}, &g))
 			return g, pass
 		},
 		"adopt": func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()) {
-			from := r.acquireAdoptable(r.newDriver(), short)
-			pass = r.sendLate(d, anAdoption, true, func(ctx context.Context) {
+			from := r.AcquireAdoptable(r.newDriver(), short)
+			pass = r.SendLate(d, anAdoption, true, func(ctx context.Context) {
 				var err error
 				if g, err = d.Adopt(ctx, from); err != nil {
 					r.Error(err)
@@ -199,7 +145,7 @@ func TestLateStatementDoesNotShortenLease(t *testing.T) {
 			r := startRig(t)
 			d := r.newDriver()
 			g, pass := late(r, d)
-			r.renewGrant(d, g, long)
+			r.RenewGrant(d, g, long)
 			pass()
 			if left := r.timeLeft(); left < long/2 {
 				t.Errorf("the lock stands for %v, and its holder trusts it for %v", left, long)
@@ -255,12 +201,12 @@ func TestLateStatementRevivesNoLease(t *testing.T) {
 	} {
 		for text, send := range map[string]func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()){
 			anAcquire: func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()) {
-				pass = r.sendLate(d, anAcquire, true, r.acquireInto(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
+				pass = r.SendLate(d, anAcquire, true, r.AcquireInto(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
 				return g, pass
 			},
 			aRenewal: func(r *rig, d *postgres.Driver) (driver.Grant, func()) {
-				g := r.acquireAdoptable(d, long)
-				return g, r.sendLate(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
+				g := r.AcquireAdoptable(d, long)
+				return g, r.SendLate(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
 			},
 		} {
 			t.Run(name+" "+text, func(t *testing.T) {
@@ -354,38 +300,6 @@ func TestFullNotificationQueueKeepsHandOver(t *testing.T) {
 // Neither the owner that released the lock nor the owner that Inspect names can continue a kept lock.
 func TestNobodyContinuesKeptLock(t *testing.T) {
 	r := startRig(t)
-	d, heir := r.newDriver(), r.newDriver()
-	g := r.acquireAdoptable(d, long)
-	r.Must(d.Release(r.Within(), g, 6*brief))
-	st, err := heir.Inspect(r.Within(), "k")
-	if r.Must(err); !st.Held || !st.Kept || st.Token != 0 || !strings.HasPrefix(st.Owner, g.Owner) {
-		t.Errorf("Inspect() = %+v, want that it is kept after its release by %s, without a token", st, g.Owner)
-	}
-	_, err = heir.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
-	if held, ok := errors.AsType[*driver.HeldError](err); !ok || !held.Kept {
-		t.Errorf("Acquire() = %v, want that it is kept", err)
-	}
-	if _, err := heir.Adopt(r.Within(), g); !errors.Is(err, driver.ErrLost) {
-		t.Errorf("Adopt() = %v, want ErrLost", err)
-	}
-	if _, err := heir.Adopt(r.Within(), driver.Grant{Key: "k", Owner: st.Owner, TTL: long}); !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("Adopt() by the name of what is kept = %v, want ErrInvalid", err)
-	}
-	if ok, err := heir.Force(r.Within(), "k", g.Token, ""); ok || err != nil {
-		t.Errorf("Force() by its old token = %v, %v", ok, err)
-	}
-	if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
-		t.Errorf("Renew() = %v, want ErrLost", err)
-	}
-	if err := d.Check(r.Within(), g); !errors.Is(err, driver.ErrLost) {
-		t.Errorf("Check() = %v, want ErrLost", err)
-	}
-	r.Must(d.Release(r.Within(), g, 0))
-	if left := r.timeLeft(); left < brief || left > 6*brief {
-		t.Errorf("the lock stands for %v, want what is left of %v", left, 6*brief)
-	}
-	if ok, err := heir.Force(r.Within(), "k", 0, ""); !ok || err != nil {
-		t.Errorf("Force() without a token = %v, %v", ok, err)
-	}
+	fixture.ContinuesNoKeptLock(r.Rig, r.newDriver(), r.newDriver(), 6*brief, r.timeLeft)
 	r.checkCleared()
 }

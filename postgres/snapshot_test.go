@@ -95,7 +95,7 @@ func TestFencedRejectsLeaseThatEndedAfterSnapshot(t *testing.T) {
 			t.Run(name+" "+string(level), func(t *testing.T) {
 				r := startRig(t)
 				d := r.newDriver()
-				g := r.acquireAdoptable(d, long)
+				g := r.AcquireAdoptable(d, long)
 				tx := r.beginAt(level)
 				end(r, d, g)
 				err := d.Fenced(r.Within(), tx, claimed{g})

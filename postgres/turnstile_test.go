@@ -168,7 +168,7 @@ func TestLateEntryTakesNothing(t *testing.T) {
 	r := startRig(t)
 	holder, waiter := r.newDriver(), r.newDriver()
 	g := r.Grant(holder, "k", long)
-	pass := r.sendLate(waiter, anEntry, false, func(ctx context.Context) {
+	pass := r.SendLate(waiter, anEntry, false, func(ctx context.Context) {
 		if _, err := waiter.Acquire(ctx, driver.Request{Key: "k", TTL: long}); !errors.Is(err, context.Canceled) {
 			t.Errorf("Acquire() = %v, want that it was cancelled", err)
 		}
@@ -396,7 +396,7 @@ func TestGrantAtTurnstileIsShortUntilConfirmed(t *testing.T) {
 func TestAdoptionSetsSince(t *testing.T) {
 	r := startRig(t)
 	d, heir := r.newDriver(), r.newDriver()
-	g := r.acquireAdoptable(d, long)
+	g := r.AcquireAdoptable(d, long)
 	r.execSQL("UPDATE holdfast.lock SET since = since - interval '1 hour'")
 	_, err := heir.Adopt(r.Within(), g)
 	r.Must(err)

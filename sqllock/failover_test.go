@@ -118,7 +118,7 @@ func TestBrokenRenewPoolCostsNoLease(t *testing.T) {
 			}
 		})
 		g := r.Grant(d, "k", long)
-		r.renewGrant(d, g, long)
+		r.RenewGrant(d, g, long)
 		r.Must(d.Ping(r.Within()))
 		r.Must(d.Release(r.Within(), g, 0))
 	})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -24,41 +23,6 @@ const (
 	aLook    = "l.stamp, l.expires - " // read of a renewal
 )
 
-// sendLate has send send the statement that contains text. It holds that statement back and closes the
-// client's side of the connection. pass delivers the statement to the server. With repeat, send retries and
-// has returned when sendLate returns; otherwise send fails.
-func (r *rig) sendLate(d *sqllock.Driver, text string, repeat bool, send func(ctx context.Context)) (pass func()) {
-	r.Helper()
-	p := r.linkOf(d)
-	p.Halt(text)
-	ctx, cancel := context.WithCancel(r.Within())
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		send(ctx)
-	}()
-	caught := <-p.Caught
-	p.Set(func() { p.Stop = "" })
-	if !repeat {
-		cancel()
-		<-over
-	}
-	caught.Drop()
-	<-over
-	cancel()
-	return func() {
-		p.Resume()
-		<-p.Late
-	}
-}
-
-// renewGrant renews g for ttl and fails the test on an error.
-func (r *rig) renewGrant(d *sqllock.Driver, g driver.Grant, ttl time.Duration) {
-	r.Helper()
-	g.TTL = ttl
-	r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
-}
-
 // makeRow creates the row of "k", so that the next acquire updates it and inserts nothing.
 func (r *rig) makeRow() {
 	r.Helper()
@@ -71,23 +35,6 @@ func (r *rig) knownBy(d *sqllock.Driver) {
 	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
 }
 
-// acquireInto returns a send function for sendLate: it acquires and stores the grant.
-func (r *rig) acquireInto(d *sqllock.Driver, req driver.Request, into *driver.Grant) func(context.Context) {
-	return func(ctx context.Context) {
-		var err error
-		if *into, err = d.Acquire(ctx, req); err != nil {
-			r.Error(err)
-		}
-	}
-}
-
-// acquireAdoptable returns a grant of "k" that another client may adopt.
-func (r *rig) acquireAdoptable(d *sqllock.Driver, ttl time.Duration) (g driver.Grant) {
-	r.Helper()
-	r.acquireInto(d, driver.Request{Key: "k", TTL: ttl, Adoptable: true}, &g)(r.Within())
-	return g
-}
-
 // A statement with a shorter TTL was sent first and is executed after a confirmed renewal with a longer TTL.
 func TestLateStatementDoesNotShortenLease(t *testing.T) {
 	const short = long / 4
@@ -95,29 +42,29 @@ func TestLateStatementDoesNotShortenLease(t *testing.T) {
 		"renewal": func(r *rig, d *sqllock.Driver) (driver.Grant, func()) {
 			g := r.Grant(d, "k", short)
 			d.Detach(g)
-			return g, r.sendLate(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
+			return g, r.SendLate(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
 		},
 		"renewal, unread": func(r *rig, d *sqllock.Driver) (driver.Grant, func()) {
 			g := r.Grant(d, "k", short)
-			return g, r.sendLate(d, aKnown, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
+			return g, r.SendLate(d, aKnown, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
 		},
 		"acquire, first of the name": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
-			pass = r.sendLate(d, anInsert, true, r.acquireInto(d, driver.Request{Key: "k", TTL: short}, &g))
+			pass = r.SendLate(d, anInsert, true, r.AcquireInto(d, driver.Request{Key: "k", TTL: short}, &g))
 			return g, pass
 		},
 		"acquire": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
 			r.makeRow()
-			pass = r.sendLate(d, aChange, true, r.acquireInto(d, driver.Request{Key: "k", TTL: short}, &g))
+			pass = r.SendLate(d, aChange, true, r.AcquireInto(d, driver.Request{Key: "k", TTL: short}, &g))
 			return g, pass
 		},
 		"acquire, unread": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
 			r.knownBy(d)
-			pass = r.sendLate(d, aTake, true, r.acquireInto(d, driver.Request{Key: "k", TTL: short}, &g))
+			pass = r.SendLate(d, aTake, true, r.AcquireInto(d, driver.Request{Key: "k", TTL: short}, &g))
 			return g, pass
 		},
 		"adopt": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
-			from := r.acquireAdoptable(r.newDriver(), short)
-			pass = r.sendLate(d, aChange, true, func(ctx context.Context) {
+			from := r.AcquireAdoptable(r.newDriver(), short)
+			pass = r.SendLate(d, aChange, true, func(ctx context.Context) {
 				var err error
 				if g, err = d.Adopt(ctx, from); err != nil {
 					r.Error(err)
@@ -130,7 +77,7 @@ func TestLateStatementDoesNotShortenLease(t *testing.T) {
 			forEach(t, servers, func(r *rig) {
 				d := r.newDriver()
 				g, pass := late(r, d)
-				r.renewGrant(d, g, long)
+				r.RenewGrant(d, g, long)
 				pass()
 				if left := r.timeLeft(); left < long/2 {
 					r.Errorf("the lock stands for %v, and its holder trusts it for %v", left, long)
@@ -184,27 +131,27 @@ func TestLateStatementRevivesNoLease(t *testing.T) {
 	} {
 		for what, send := range map[string]func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()){
 			"first acquire": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
-				pass = r.sendLate(d, anInsert, true, r.acquireInto(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
+				pass = r.SendLate(d, anInsert, true, r.AcquireInto(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
 				return g, pass
 			},
 			"acquire": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
 				r.makeRow()
-				pass = r.sendLate(d, aChange, true, r.acquireInto(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
+				pass = r.SendLate(d, aChange, true, r.AcquireInto(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
 				return g, pass
 			},
 			"acquire, unread": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
 				r.knownBy(d)
-				pass = r.sendLate(d, aTake, true, r.acquireInto(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
+				pass = r.SendLate(d, aTake, true, r.AcquireInto(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
 				return g, pass
 			},
 			"renewal": func(r *rig, d *sqllock.Driver) (driver.Grant, func()) {
-				g := r.acquireAdoptable(d, long)
+				g := r.AcquireAdoptable(d, long)
 				d.Detach(g)
-				return g, r.sendLate(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
+				return g, r.SendLate(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
 			},
 			"renewal, unread": func(r *rig, d *sqllock.Driver) (driver.Grant, func()) {
-				g := r.acquireAdoptable(d, long)
-				return g, r.sendLate(d, aKnown, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
+				g := r.AcquireAdoptable(d, long)
+				return g, r.SendLate(d, aKnown, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
 			},
 		} {
 			t.Run(name+", "+what, func(t *testing.T) {
@@ -288,39 +235,7 @@ func TestReleaseSeesNewWaiter(t *testing.T) {
 // Neither the owner that released the lock nor the owner that Inspect names can continue a kept lock.
 func TestNobodyContinuesKeptLock(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
-		d, heir := r.newDriver(), r.newDriver()
-		g := r.acquireAdoptable(d, long)
-		r.Must(d.Release(r.Within(), g, 6*brief))
-		st, err := heir.Inspect(r.Within(), "k")
-		if r.Must(err); !st.Held || !st.Kept || st.Token != 0 || !strings.HasPrefix(st.Owner, g.Owner) {
-			r.Errorf("Inspect() = %+v, want that it is kept after its release by %s, without a token", st, g.Owner)
-		}
-		_, err = heir.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
-		if held, ok := errors.AsType[*driver.HeldError](err); !ok || !held.Kept {
-			r.Errorf("Acquire() = %v, want that it is kept", err)
-		}
-		if _, err := heir.Adopt(r.Within(), g); !errors.Is(err, driver.ErrLost) {
-			r.Errorf("Adopt() = %v, want ErrLost", err)
-		}
-		if _, err := heir.Adopt(r.Within(), driver.Grant{Key: "k", Owner: st.Owner, TTL: long}); !errors.Is(err, driver.ErrInvalid) {
-			r.Errorf("Adopt() by the name of what is kept = %v, want ErrInvalid", err)
-		}
-		if ok, err := heir.Force(r.Within(), "k", g.Token, ""); ok || err != nil {
-			r.Errorf("Force() by its old token = %v, %v", ok, err)
-		}
-		if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
-			r.Errorf("Renew() = %v, want ErrLost", err)
-		}
-		if err := d.Check(r.Within(), g); !errors.Is(err, driver.ErrLost) {
-			r.Errorf("Check() = %v, want ErrLost", err)
-		}
-		r.Must(d.Release(r.Within(), g, 0))
-		if left := r.timeLeft(); left < brief || left > 6*brief {
-			r.Errorf("the lock stands for %v, want what is left of %v", left, 6*brief)
-		}
-		if ok, err := heir.Force(r.Within(), "k", 0, ""); !ok || err != nil {
-			r.Errorf("Force() without a token = %v, %v", ok, err)
-		}
+		fixture.ContinuesNoKeptLock(r.Rig, r.newDriver(), r.newDriver(), 6*brief, r.timeLeft)
 		r.checkCleared()
 	})
 }
@@ -369,7 +284,7 @@ func TestLateRenewalDoesNotReviveTakenLease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			forEach(t, kinds, func(r *rig) {
 				d := r.newDriver()
-				g := r.acquireAdoptable(d, long)
+				g := r.AcquireAdoptable(d, long)
 				take(r, g)
 				r.execSQL(fmt.Sprintf("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('k', '%s', 1, '{}', %d)",
 					g.Owner, time.Now().Add(long).UnixMicro()))
@@ -407,7 +322,7 @@ func TestLateRenewalRestoresNoStamp(t *testing.T) {
 					d.Detach(g)
 					text = aRenewal
 				}
-				pass := r.sendLate(d, text, true, func(ctx context.Context) { r.Must(d.Renew(ctx, []driver.Grant{g})[0].Err) })
+				pass := r.SendLate(d, text, true, func(ctx context.Context) { r.Must(d.Renew(ctx, []driver.Grant{g})[0].Err) })
 				before := r.lockStamp()
 				r.execSQL("UPDATE holdfast_lock SET stamp = 7")
 				pass()

@@ -104,7 +104,7 @@ func TestLaggingReplicaLosesNoLease(t *testing.T) {
 func TestStaleReadIsNoLoss(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		d, heir := r.newDriver(), r.newDriver()
-		g := r.acquireAdoptable(d, long)
+		g := r.AcquireAdoptable(d, long)
 		r.execSQL("UPDATE holdfast_lock SET token = token - 1048576, owner = 'other'")
 		if err := d.Check(r.Within(), g); !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrLost) {
 			r.Errorf("Check() = %v, want ErrUnavailable", err)

@@ -64,7 +64,7 @@ func TestRepeatedConflictsAreRetried(t *testing.T) {
 					r.Errorf("the lock was granted with %d errors to come", left)
 				}
 				r.execSQL(fmt.Sprint("UPDATE holdfast_left SET n = ", c.times))
-				r.renewGrant(d, g, long)
+				r.RenewGrant(d, g, long)
 				r.execSQL(fmt.Sprint("UPDATE holdfast_left SET n = ", c.times))
 				r.Must(d.Release(r.Within(), g, 0))
 				r.checkCleared()
@@ -231,7 +231,7 @@ func TestCutConnectionCostsNoLock(t *testing.T) {
 				if step == "look" {
 					d.Detach(g) // the driver forgets the stamp, so the renewal reads the lock
 				}
-				r.renewGrant(d, g, long)
+				r.RenewGrant(d, g, long)
 				r.Must(d.Check(r.Within(), g))
 				r.Must(d.Release(r.Within(), g, 0))
 				select {

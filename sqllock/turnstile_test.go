@@ -120,7 +120,7 @@ func TestKilledEarCostsNoLock(t *testing.T) {
 			r.execSQL(fmt.Sprint("KILL ", id))
 		}
 		r.Must(d.Check(r.Within(), g))
-		r.renewGrant(d, g, long)
+		r.RenewGrant(d, g, long)
 		r.Must(d.Release(r.Within(), g, 0))
 		(<-next)()
 		(<-next)()
