@@ -1,25 +1,27 @@
-// Package sqlite keeps locks in a file of SQLite: for the processes of one machine, with no server and no cgo. It opens the file and
-// makes its tables; package sqllock has the driver, and what it promises.
+// Package sqlite keeps locks in a file of SQLite, for the processes of one machine. It needs no server and no cgo. It
+// opens the file and creates its tables. Package sqllock has the driver, and describes what it promises.
 //
-// The file has to be on a disk of the machine itself. Machines that share it over a network do not see one another's locks on it, and so
-// Open rejects a file on NFS or the like. Two names of one file are one lock service only if they lead to the same path: give all
-// programs the same one.
+// The file must be on a disk of the machine itself. Machines that share a file over a network do not see one another's
+// locks on it, so Open rejects a file on NFS or the like. Two names of one file are one lock service only if they lead
+// to the same path: give all programs the same path.
 //
-// The file is written ahead (WAL), so that a look holds up nobody, beside two more that end in -wal and -shm, which stay. The
-// three belong together: a driver under which one is removed or replaced takes no lock any more, and its leases end at their next
-// renewal. Reading one of them by other means in a process that has locks, as a backup or a second SQLite library does, takes
-// SQLite's own locks on it away from that process (see howtocorrupt.html of SQLite); leave that to another process. What was committed
-// survives the end of any process at any point. It is not synced at each commit: a crash of the machine, which ends all holders as
-// well, may undo the newest grants, whose tokens are not used again, as they follow the clock. A lock that has to outlast a crash of the
-// machine, such as one that a process acquired for others, needs synchronous=full.
+// The file is in WAL mode, so a read blocks no other process. Two more files, with -wal and -shm at the end, are beside
+// it and stay. The three belong together: if one of them is removed or replaced, a driver takes no lock any more, and
+// its leases end at their next renewal. If a process that has locks also reads one of the files by other means, as a
+// backup or a second SQLite library does, that process loses SQLite's own locks on the file (see howtocorrupt.html of
+// SQLite); read it in another process. Committed changes survive the end of any process at any point. They are not
+// synced at each commit: a crash of the machine, which ends all holders as well, may undo the newest grants. Their
+// tokens are not used again, because tokens follow the clock. A lock that must outlast a crash of the machine, such as
+// one that a process acquired for others, needs synchronous=full.
 //
-// On Linux each process has a Unix datagram socket beside the file, whose name is the name of the file, -holdfast- and an id. A client that
-// releases a lock, or takes it away by force, sends a datagram there, so that the next waiter, or the holder, looks at once. Waiters look twice a
-// second besides, and every 5 to 50 ms where there is no socket, or where a hand-over came without a datagram in the last half minute.
-// Close removes the socket; others remove the socket of a killed process.
+// On Linux each process has a Unix datagram socket beside the file. Its name is the name of the file, -holdfast- and an
+// id. A client that releases a lock, or takes it away by force, sends a datagram to it, so that the next waiter, or the
+// holder, reads the lock at once. Waiters also poll twice a second, and every 5 to 50 ms if there is no socket or if a
+// hand-over came without a datagram in the last half minute. Close removes the socket; others remove the socket of a
+// killed process.
 //
-// A process that is stopped in the middle of a write, such as by SIGSTOP, holds up all others until it goes on or ends. A write takes
-// well below a millisecond. No context ends a call that the disk holds up.
+// A process that is suspended in the middle of a write, for example by SIGSTOP, blocks all others until it continues or
+// ends. A write takes well below a millisecond. No context ends a call that the disk blocks.
 package sqlite
 
 import (

@@ -3,29 +3,30 @@
 //
 //	go run ./bench                              the scenario locks, in twenty minutes
 //	go run ./bench -scenarios relay,herd        two loads of it; -services, -peers, -reps and -time choose further
-//	go run ./bench -scenarios backends,storm    other scenarios; all runs every one
+//	go run ./bench -scenarios backends,storm    other scenarios; "all" runs every one
 //	go run ./bench -old /path/to/checkout       also beside an older checkout of this repository
-//	go run ./bench -scenarios all -short        see that everything works; the figures mean nothing
+//	go run ./bench -scenarios all -short        check that everything works; the figures mean nothing
 //
 // The scenarios:
 //
 //	locks     libraries for Redis, on one server and on five
 //	backends  Holdfast on each service that it has a driver for, beside what programs use there
-//	databases the same on databases, and what a crowd costs that waits for one lock; -services mariadb-far,mysql-far: 1 ms away, mysql-fsync: synced
-//	capacity  what locks cost one node and one process, and how many sets of nodes a load needs
-//	storm     a crowd of callers that ask at once
+//	databases the same on databases, and the cost of many waiters for one lock; -services mariadb-far,mysql-far: 1 ms away, mysql-fsync: synced
+//	capacity  the cost of locks for one node and one process, and how many sets of nodes a load needs
+//	storm     many callers that acquire at once
 //	kinds     readers and writers of one name; semaphores
 //
 // # How libraries are compared
 //
-// All of them run in this process, one after another within a round (A B C B C A …), so that other work of the machine
-// affects all equally. A figure is the median over the rounds. The ratio is the rate of the first library of the table
-// divided by the row's rate, in each round, and the median of these. Clients of one load are separate clients with
-// connections of their own, but goroutines of one process. Every library is used as its documentation says for that
+// All libraries run in this process, one after another within a round (A B C B C A …), so that other work of the
+// machine affects all equally. A figure is the median over the rounds. The ratio is the rate of the first library of
+// the table divided by the row's rate, in each round, and the median of these. Clients of one load are separate clients
+// with separate connections, but goroutines of one process. Every library is used as its documentation says for that
 // task. Holdfast runs with its defaults: fencing tokens, queue and watchdog are on.
 //
-// A wait is the time that a caller needs to get the lock. It counts when it ends after the warm-up; waits in progress when
-// time is up may end and count as well, so that nobody looks good by starving somebody. Locks count only within the time.
+// A wait is the time that a caller needs to get the lock. It counts if it ends after the warm-up. Waits in progress when
+// time is up may end and count as well, so that a library does not look better if it starves a waiter. Locks count only
+// within the time.
 package main
 
 import (

@@ -1,38 +1,33 @@
 //go:build linux
 
-// Chaos runs Holdfast on real servers under faults, and holds what the clients saw
-// against what Holdfast promises.
+// Chaos runs Holdfast on real servers under faults, and compares what the clients saw with what Holdfast promises.
 //
 //	go run ./chaos -minutes 3                    on Redis: the schedule of schedule.json, again and again
 //	go run ./chaos -backend etcd                 on etcd, by schedule-etcd.json; or on cluster, postgres, mariadb, mysql, sqlite or zookeeper
-//	go run ./chaos -backend etcd-auth            on etcd with logins that are good for three seconds
+//	go run ./chaos -backend etcd-auth            on etcd with logins that expire after three seconds
 //	go run ./chaos -backend sentinel             on a master that Sentinels replace; on sentinel-lax, without min-replicas-to-write
 //	go run ./chaos -only client-close,node-full  only the windows of these classes
-//	go run ./chaos -schedule mine.json -out dir  another one; report, timeline and histories go to dir
+//	go run ./chaos -schedule mine.json -out dir  another schedule; report, timeline and histories go to dir
 //	go run ./chaos -nodes 3                      on three servers of Redis, not five, with the faults on a majority or minority of these
 //	go run ./chaos -elections 100                kill the leader of an election 100 times, and have as many resign
 //	go run ./chaos -older ./chaos-v0.1.0         beside clients of another version
-//	go run ./chaos -minutes 0.1 -keep            keep what every client recorded, to look at
+//	go run ./chaos -minutes 0.1 -keep            keep the histories of all clients
 //
 // # What runs
 //
-// The servers of a backend with proxies before them: five of Redis with wall clocks that
-// can be set, a Redis Cluster of three masters and three replicas, three members of etcd or ZooKeeper, or a PostgreSQL and a pooler before it. Eight
-// processes that use Holdfast and three that use the recipe that programs use there
-// today. And two storages that the locks guard: a Redis (package redisfence) and a
-// PostgreSQL (package sqlfence); with locks in a database that one, too. Every
-// holder reads a value, thinks and writes the next one, in both storages and in a third
-// one without a fence, and never looks whether it still has the lock: what
-// then happens is for the storages to bear. The report counts what the third one
-// loses. That the judge finds such losses is shown by a test in virtual time.
+// The servers of a backend run behind proxies: five of Redis with wall clocks that chaos can set, a Redis Cluster of
+// three masters and three replicas, three members of etcd or ZooKeeper, or a PostgreSQL and a pooler before it. Eight
+// processes use Holdfast, and three use the recipe that programs use there today. The locks guard two storages: a Redis
+// (package redisfence) and a PostgreSQL (package sqlfence), and also the database in which the locks are. Every holder
+// reads a value, thinks and writes the next value, in both storages and in a third one without a fence. It never checks
+// whether it still has the lock: the storages must reject a late write. The report counts what the third storage loses.
+// A test in virtual time shows that the judge finds such losses.
 //
 // # What is checked
 //
-// Every client records what it does, each time on the clock that all processes of a
-// host share. The checkers are sweeps over these histories, in the time it takes
-// to sort them: see check.go. Porcupine, which others wrote, judges the same histories:
-// see porcupine.go. docs/verification.md says what is promised in which
-// class of faults.
+// Every client records what it does, with times of a clock that all processes of a host share. The checkers sort and
+// sweep these histories: see check.go. Porcupine, an independent checker, judges the same histories: see porcupine.go.
+// docs/verification.md lists the promises for each class of faults.
 package main
 
 import (

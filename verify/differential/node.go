@@ -1,11 +1,10 @@
-// Package differential runs the Lua scripts on a real server and their Go twin,
-// quorum.Lock, side by side, and compares their replies and the data that they leave.
+// Package differential runs the Lua scripts on a real server and their Go twin, quorum.Lock, side by side, and compares
+// their replies and the data that they leave.
 //
-// Each step starts from the real state of the server, so that differences do not add
-// up: the state is read, the script is run, the twin gets the same state and arguments,
-// and both results must be equal. The server's clock cannot be stopped; it is read before
-// and after each step, and the twin is run for each moment between the two that makes a
-// difference. So times are exact to the length of a step, and everything else is exact.
+// Each step starts from the real state of the server, so that differences do not add up: the test reads the state, runs
+// the script, and runs the twin with the same state and arguments. Both results must be equal. The test cannot stop the
+// server's clock. It reads the clock before and after each step, and runs the twin for each moment between the two that
+// makes a difference. So times are exact to the length of a step, and everything else is exact.
 package differential
 
 import (

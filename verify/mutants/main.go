@@ -1,6 +1,5 @@
-// Mutants puts known bugs into a copy of this repository, one at a time, and runs
-// the tests that are there to catch them. A bug that no test notices is a hole in
-// the tests, and fails the run.
+// Mutants puts known bugs into a copy of this repository, one at a time, and runs the tests that should catch them. A
+// bug that no test catches is a gap in the tests, and fails the run.
 //
 //	go run ./mutants                       runs all bugs
 //	go run ./mutants -only commit,etcd     runs the bugs whose name or list contains one of these words
@@ -8,14 +7,14 @@
 //	go run ./mutants -check                checks that each is found and compiles, and that its tests exist
 //	go run ./mutants -table FILE           writes each bug with the tests that killed it, as Markdown
 //
-// The bugs are in the text files of this folder; type mutant says how they are written. Each names the rule that it breaks
-// and the tests that are meant to notice. Each of these tests must fail: a bug that only an unlucky test elsewhere trips over
-// counts as alive. Tests that fail without the bug as well are an error of the run and no kill. A test that does not end before its
-// time is over counts, and is shown as such.
+// The bugs are in the text files of this folder; type mutant describes their format. Each names the rule that it breaks
+// and the tests that should catch it. Each of these tests must fail: a bug that only another test catches by chance is
+// not killed. If a test also fails without the bug, that is an error of the run and no kill. A test that exceeds its
+// time counts as failed, and the output says so.
 //
-// A bug is found by the name of its function and a few words of it, in which holes stand for local names, so most renames and
-// moves need no change here. If one does, make lint names all bugs that are not found, each with the nearest places, and all
-// that do not compile.
+// A bug is found by the name of its function and a few words of its code, with placeholders for local names, so most
+// renames and moves need no change here. If one does, make lint names all bugs that are not found, each with the nearest
+// places, and all that do not compile.
 package main
 
 import (

@@ -1,13 +1,13 @@
 //go:build linux
 
-// Peers has the lock of each library lost in the same ways, on real servers, and writes what the library does into the table of
-// docs/peers.md. Holdfast goes through the same.
+// Peers makes the holder of each lock library lose its lock in the same ways, on real servers, and writes what the
+// library does into the table of docs/peers.md. Holdfast gets the same treatment.
 //
 //	go run ./peers -md ../docs/peers.md        every library: ten minutes
 //	go run ./peers -only redsync,Curator       print the rows whose name has one of these texts
-//	go run ./peers -scenes hang,stop           print these columns alone
+//	go run ./peers -scenes hang,stop           print only these columns
 //
-// With -md, rows and columns that are not run keep what the page has of them.
+// With -md, the page keeps rows and columns that are not run.
 package main
 
 import (

@@ -1,14 +1,14 @@
 //go:build linux
 
-// Servers runs Holdfast on the servers that tools/servers fetches, also behind proxies and poolers, and on servers that only
-// look alike, and writes what it saw into the table of docs/servers.md.
+// Servers runs Holdfast on the servers that tools/servers fetches, also behind proxies and poolers, and on servers that
+// only look alike, and writes the results into the table of docs/servers.md.
 //
 //	go run ./servers -md ../docs/servers.md         every row; the servers are fetched first
-//	go run ./servers -only mysql-9.7.4              print the rows of this server, and run no other
+//	go run ./servers -only mysql-9.7.4              print only the rows of this server
 //	go run ./servers -only mysql -steps look        only look: no suite, scripts, chaos or hammer
 //	go run ./servers -hammer 10m                    ten minutes of hammer each
 //
-// With -md, rows and steps that are not run keep what the page has of them.
+// With -md, the page keeps rows and steps that are not run.
 package main
 
 import (

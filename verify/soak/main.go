@@ -1,25 +1,26 @@
 //go:build linux
 
-// Soak runs Holdfast on every engine at once for hours, at a gentle pace, and looks whether anything grows.
+// Soak runs Holdfast on every engine at once for hours, at a low rate, and checks whether any resource use grows.
 //
 //	go run ./soak -hours 2                       all engines, and 10^6 hand-overs on PostgreSQL
-//	go run ./soak -hours 0.05                    a look at whether all runs: curves are judged from 20 minutes on
+//	go run ./soak -hours 0.05                    checks only that all parts run: curves are judged from 20 minutes on
 //	go run ./soak -engines redis,etcd -rate 100  two of them, with 100 locks a second on each
 //
 // # What runs
 //
-// The servers of each engine, and two processes that use Holdfast there: one that lives through the run, whose memory is
-// looked at, and one that is killed and started again. They pass locks to one another, take names that nobody has taken
-// before and leave some of them to expire, give up waits, take places of a semaphore, read and write, take two locks at once,
-// and lead. Beside the clients of the first engine the command runs: with its guard for hours, again and again for a moment,
-// and as a console that a browser looks at. At times a server is restarted, or a replica takes over. No Redis
-// forgets anything by that, and rows of names that nobody takes any more are purged as the pages of the engines say.
+// Each engine has its servers and two processes that use Holdfast: one runs to the end, and its memory is measured; the
+// other is killed and restarted again and again. They pass locks to one another, acquire new names and let some of these
+// leases expire, give up waits, acquire slots of a semaphore, read and write, acquire two locks at once, and lead. Beside
+// the clients of the first engine the command runs: with its guard for hours, again and again for a moment, and as a
+// console that a browser reads. At times a server is restarted, or a replica takes over. No Redis loses data by that.
+// Rows of names that no client uses any more are purged as the pages of the engines say.
 //
 // # What is checked
 //
-// Memory, goroutines and descriptors of the clients; memory, keys, rows, leases, sessions and connections of the servers:
-// a figure grows if its Theil-Sen slope, after the warm-up and over the last half alone, would add too much in the length of
-// the run. Every holder says in memory that all processes share that it is at work: no two are so at once, and tokens rise.
+// Memory, goroutines and descriptors of the clients; memory, keys, rows, leases, sessions and connections of the
+// servers: a figure grows if its Theil-Sen slope, after the warm-up and over the last half alone, would add too much in
+// the length of the run. Every holder marks its work in memory that all processes share: no two work at once, and
+// tokens rise.
 package main
 
 import (

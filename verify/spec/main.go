@@ -1,20 +1,20 @@
-// Spec has TLC check the specification in docs/spec, which is the protocol written once more, in TLA+.
+// Spec runs TLC on the specification in docs/spec, which states the protocol a second time, in TLA+.
 //
 //	go run ./spec                           every configuration
 //	go run ./spec -short                    only rows that take seconds
 //	go run ./spec -only adopt               only rows whose name matches this
 //	go run ./spec -out FOLDER               keeps TLC's input and output: configurations and traces
 //	go run ./spec -out FOLDER -again        prints the tables from results kept there, and runs only the other rows
-//	go run ./spec -traces -only 'shortens'  prints the shortest trace to each violation as well, a line for a step
+//	go run ./spec -traces -only 'shortens'  also prints the shortest trace to each violation, one line per step
 //	go run ./spec -coverage                 also checks that each action of the specification is taken
 //	go run ./spec -md ../docs/spec/README.md   writes the tables into the page
-//	go run ./spec -runs 500                 has TLC follow the recorded runs of seeds 1 to 500 in place of that
+//	go run ./spec -runs 500                 makes TLC follow the recorded runs of seeds 1 to 500 instead
 //
-// The configurations are the rows in rows.go. A row with all rules must be explored to its end without an error. A row with a
-// rule switched off must violate the promise that the rule is for. Each action of the specification must be taken in one of the
-// rows with all rules, which -coverage checks. Any other result fails the run.
+// The configurations are the rows in rows.go. TLC must explore a row with all rules to its end without an error. A row
+// with a rule switched off must violate the promise that the rule is for. Each action of the specification must be taken
+// in one of the rows with all rules, which -coverage checks. Any other result fails the run.
 //
-// TLC is the model checker of TLA+. It runs on Java and is fetched by tools/foreign.
+// TLC is the model checker of TLA+. It runs on Java; tools/foreign fetches it.
 package main
 
 import (

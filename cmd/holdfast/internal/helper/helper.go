@@ -1,11 +1,10 @@
-// Package helper runs this program as the gate or the guard of a run. It takes over before packages are
-// initialised that neither needs, above all those of etcd's client: their initialisation takes three times as
-// long as the rest of a helper's start, and a run starts two helpers.
+// Package helper runs this program as the gate or the guard of a run. It starts before packages are initialized that
+// neither needs, above all those of etcd's client: their initialization takes three times as long as the rest of a
+// helper's start, and a run starts two helpers.
 //
-// Go initialises packages in the order of their paths, as far as their imports allow (The Go Programming
-// Language Specification, Program initialization). So this package comes before go.etcd.io and
-// google.golang.org, as long as it imports nothing that comes later itself, such as log/slog, os/exec or
-// path/filepath.
+// Go initializes packages in the order of their paths, as far as their imports allow (The Go Programming Language
+// Specification, Program initialization). So this package comes before go.etcd.io and google.golang.org, unless it
+// imports a package that itself comes later, such as log/slog, os/exec or path/filepath.
 package helper
 
 import (

@@ -1,14 +1,14 @@
 //go:build unix
 
-// Package proc runs one command in a process group of its own, and is responsible for every process that the
-// command starts: it starts, signals, suspends, kills and reaps them, lends them the terminal, and can have a
-// second process kill them when this one cannot.
+// Package proc runs one command in a separate process group, and is responsible for every process that the command
+// starts: it starts, signals, suspends, kills and reaps them, and lends them the terminal. A second process, the guard,
+// can kill them when this one cannot.
 //
 // # What is not promised
 //
-// When this process itself is gone, the guard, if there is one, kills the group and no other process. Without
-// a guard the kernel kills the command alone (Pdeathsig, Linux). A process that has left the group is found
-// only while this process lives, and only on Linux. A program that changes its user may be out of reach.
+// After this process has died, the guard, if there is one, kills the group and no other process. Without a guard the
+// kernel kills only the command (Pdeathsig, Linux). A process that has left the group is found only while this process
+// lives, and only on Linux. This process may lack the right to signal a program that changes its user.
 package proc
 
 import (

@@ -1,15 +1,14 @@
-// Package report writes a report, how a run ended or a lease, to a place that the
-// caller names. A lease gives control of the lock, so only its owner can read a
-// file.
+// Package report writes a report (the end of a run, or a lease) to a place that the caller names. A lease gives control
+// of the lock, so only its owner can read the file.
 //
 //	no file yet, regular file      replaced in one step: a reader sees the old text or the new one
-//	file that is a mount           overwritten, as it cannot be replaced: a reader may see a part
-//	device, FIFO, open descriptor  written to, and left what it is
-//	another user's device or FIFO  refused: that user would read what controls the lock
+//	file that is a mount           overwritten, because it cannot be replaced: a reader may see a part
+//	device, FIFO, open descriptor  written to, and not replaced
+//	another user's device or FIFO  rejected: that user would read what controls the lock
 //	link to a device or a FIFO     followed
-//	link to stdout or stderr       written to as that descriptor is, as /dev/stderr is one
-//	any other link                 refused: to replace what it leads to is to trust who made it
-//	folder, block device, socket   refused
+//	link to stdout or stderr       written to like that descriptor, as /dev/stderr is such a link
+//	any other link                 rejected: whoever made the link chooses the file that is replaced
+//	folder, block device, socket   rejected
 package report
 
 import (

@@ -1,19 +1,17 @@
-// Package run runs a command under a lease: it waits for the lease, starts the
-// command, renews, stops the command before the lease can pass on, and releases
-// once every process of the command has ended.
+// Package run runs a command under a lease: it waits for the lease, starts the command, renews the lease, and stops the
+// command before another client can get the lock. It releases the lock after every process of the command has ended.
 //
 // # Timeline
 //
-// The lease can be trusted until D, which counts from before the last successful
-// renewal was sent and leaves out what clocks may differ by.
+// The run trusts the lease until D. D counts from before the last successful renewal was sent, and is earlier by the
+// difference that clocks may have.
 //
 //	t0        renewal    renewal    TERM            KILL     D     others
 //	|-----------|----------|--------|----------------|-------|------|
 //	                                 <- kill-after -> <margin>
 //
-// A renewal that succeeds moves the whole line. Once TERM was sent nothing brings
-// the command back: half of it may be gone already. A service that says the lease
-// has passed on starts the same at once.
+// A successful renewal moves the whole line. After TERM the command cannot be saved: half of it may have ended already.
+// If the service reports that another client has the lock, the run sends TERM at once.
 package run
 
 import (
