@@ -48,8 +48,9 @@ func WithLimit(ctx context.Context, limit time.Duration) (context.Context, conte
 	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer in %v", limit.Round(time.Millisecond)))
 }
 
-// CallAside calls fn, which is the program's and may have no regard to its context, or panic, and returns its outcome, or why ctx has ended
-// before. Late is called with what fn returns after that without an error.
+// CallAside runs fn, a function of the program that may ignore its context or panic. It returns the result of
+// fn, or the cause of ctx if ctx ends first. If fn returns a value without an error after that, late gets the
+// value.
 func CallAside[T any](ctx context.Context, fn func() (T, error), late func(T)) (T, error) {
 	type outcome struct {
 		value T
@@ -168,8 +169,9 @@ func (c *Calls) Finish(ctx context.Context, s *States, l *Lane, fn func(begun fu
 	}
 }
 
-// Close ends Alive, waits for all calls and their work in the background, and ends Work, at the latest after two seconds. It does not wait
-// for what goes on then: a hook of the program may have no regard to its context. A second Close returns false and does nothing.
+// Close ends Alive, waits for all calls and their work in the background, and ends Work, at the latest after
+// two seconds. Then it waits for the rest for at most two seconds more, because a hook of the program may ignore
+// its context. A second Close returns false and does nothing.
 func (c *Calls) Close() bool {
 	c.mu.Lock()
 	again := c.closed
