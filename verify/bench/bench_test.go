@@ -82,7 +82,7 @@ func TestEveryScenarioRuns(t *testing.T) {
 	}
 }
 
-func TestAPartOfAScenarioRunsAlone(t *testing.T) {
+func TestScenarioPartCanRunAlone(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	args := []string{"-short", "-scenarios", "latency", "-services", "redis-1", "-peers", "holdfast,redislock"}
@@ -96,7 +96,7 @@ func TestAPartOfAScenarioRunsAlone(t *testing.T) {
 	}
 }
 
-func TestARatioComparesRunsOfTheSameRound(t *testing.T) {
+func TestRatioComparesRunsOfOneRound(t *testing.T) {
 	t.Parallel()
 	theirs, ours := []float64{100, 300, 1200}, []float64{50, 200, 1000} // the machine became faster from round to round
 	if got, ok := medianRatio(ours, theirs); !ok || got != 200./300 {
@@ -119,7 +119,7 @@ func TestJainIndexOfEqualAndUnequalShares(t *testing.T) {
 	}
 }
 
-func TestUnendedWaitsCountAsLongest(t *testing.T) {
+func TestUnfinishedWaitsCountAsLongest(t *testing.T) {
 	t.Parallel()
 	none := sample{longest: 7 * time.Second}
 	if got := none.percentile(0.5); got != 7*time.Second {
@@ -145,7 +145,7 @@ func TestMedianOfOddAndEvenCounts(t *testing.T) {
 	}
 }
 
-func TestUnknownNamesAreRefused(t *testing.T) {
+func TestUnknownNamesAreRejected(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
 		{"-peers", "nobody"}, {"-scenarios", "nothing"}, {"-services", "redis-0"}, {"-services", "redis-01"}, {"-services", "mongo"}, {"-reps", "0"}, {"rest"},

@@ -12,7 +12,7 @@ var measured = costs{
 	idle: 5e-6, lease: 350, connection: 38e3,
 }
 
-func TestPlanHasFewestSets(t *testing.T) {
+func TestPlanUsesFewestNodeSets(t *testing.T) {
 	t.Parallel()
 	for _, l := range demands {
 		p := measured.planFor(l)
@@ -33,7 +33,7 @@ func TestTooManyClientsAreReported(t *testing.T) {
 	}
 }
 
-func TestASimulatedNodeIsAsBusyAsPlanned(t *testing.T) {
+func TestSimulatedNodeHasPlannedLoad(t *testing.T) {
 	t.Parallel()
 	p := measured.planFor(demand{name: "test", locks: 50e3, fresh: 0.5, held: 100e3, clients: 1e3})
 	o, err := simulateLoad(p, measured)
@@ -49,7 +49,7 @@ func TestASimulatedNodeIsAsBusyAsPlanned(t *testing.T) {
 	}
 }
 
-func TestNumbersAreWrittenAsPeopleSayThem(t *testing.T) {
+func TestNumbersAreRounded(t *testing.T) {
 	t.Parallel()
 	for v, want := range map[float64]string{0: "0", 800: "800", 1000: "1.0k", 45_300: "45k", 1.25e6: "1.2M", 10e6: "10M", 123e6: "123M"} {
 		if got := roundNumber(v); got != want {

@@ -2,7 +2,7 @@ package main
 
 import "testing"
 
-func TestBusyShareLeavesOutIdleTime(t *testing.T) {
+func TestBusyShareExcludesIdleTime(t *testing.T) {
 	t.Parallel()
 	before, err := parseProcessors("cpu  100 0 100 700 100 0 0 0 0 0\ncpu0 1 2 3\n")
 	if err != nil {

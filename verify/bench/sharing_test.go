@@ -26,7 +26,7 @@ var (
 
 // The test counts locks instead of time: both sides go on until the slower one has its share of locks, and
 // then the other side's share decides.
-func TestNobodyStarvesOnABareKey(t *testing.T) {
+func TestNoLibraryStarvesOnSharedKey(t *testing.T) {
 	t.Parallel()
 	l := load{name: "contest", workers: 4, shared: true, inside: 5 * time.Millisecond, outside: 2 * time.Millisecond, enough: 100}
 	for _, c := range []struct {
@@ -53,7 +53,7 @@ func TestNobodyStarvesOnABareKey(t *testing.T) {
 
 // The test replaces one pod at a time, in both directions. Each stage ends when every worker has had its
 // locks.
-func TestRollingReplacementStarvesNobody(t *testing.T) {
+func TestRollingReplacementStarvesNoWaiter(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

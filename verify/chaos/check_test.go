@@ -26,7 +26,7 @@ func buildHistory(attempts ...*attempt) *lockHistory {
 	return l
 }
 
-func TestCheckersFindWhatIsPlanted(t *testing.T) {
+func TestCheckersFindPlantedViolations(t *testing.T) {
 	t.Parallel()
 	trusted := func(l *lockHistory) []finding { return l.findOverlaps((*attempt).trustedInterval) }
 	worked := func(l *lockHistory) []finding { return l.findOverlaps((*attempt).workedInterval) }
@@ -99,7 +99,7 @@ func TestCheckersFindWhatIsPlanted(t *testing.T) {
 	}
 }
 
-func TestLostUpdatesAreFound(t *testing.T) {
+func TestJudgeFindsLostUpdates(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		name   string
@@ -157,7 +157,7 @@ func TestEventsBecomeIntervals(t *testing.T) {
 	}
 }
 
-func TestRecoveryCountsFromWhenTheLockWasFree(t *testing.T) {
+func TestRecoveryCountsFromFreeLock(t *testing.T) {
 	t.Parallel()
 	well := &attempt{asked: 1, got: 2, until: 20, left: 10}
 	stopped := &attempt{asked: 1, got: 2, until: 20, left: 40}
@@ -212,7 +212,7 @@ func TestRecoveryCountsFromWhenTheLockWasFree(t *testing.T) {
 	}
 }
 
-func TestFreeLockHasNoWaitBehindHolders(t *testing.T) {
+func TestWaitForFreeLockExcludesEarlierHolders(t *testing.T) {
 	t.Parallel()
 	first, next := &attempt{asked: 0, got: 1, until: 99, left: 9, released: 9}, &attempt{asked: 2, got: 10, until: 99, left: 19, released: 19}
 	later := &attempt{asked: 2, got: 40, until: 99, left: 49, released: 49}
@@ -228,7 +228,7 @@ func TestFreeLockHasNoWaitBehindHolders(t *testing.T) {
 	}
 }
 
-func TestWhatIsSeenOfAnotherPrefixIsFound(t *testing.T) {
+func TestLockSeenUnderOtherPrefixIsReported(t *testing.T) {
 	t.Parallel()
 	events := []event{
 		{T: 1, Kind: asked, Key: "k", Try: "a"}, {T: 2, Kind: strange, Key: "k", Err: "List shows another"}, {T: 3, Kind: failed, Key: "k", Try: "a"},
@@ -243,7 +243,7 @@ func TestWhatIsSeenOfAnotherPrefixIsFound(t *testing.T) {
 	}
 }
 
-func TestWhatIsTakenAwayStaysSo(t *testing.T) {
+func TestForceAndAdoptionEndHolding(t *testing.T) {
 	t.Parallel()
 	base := []event{
 		{T: 1, Kind: asked, Key: "k", Try: "a", TTL: 10, Least: 8},
@@ -314,7 +314,7 @@ func TestWhatIsTakenAwayStaysSo(t *testing.T) {
 }
 
 // The places of a read-write lock have names of their own, which an operator uses.
-func TestForcedReaderOrWriterIsNoHolder(t *testing.T) {
+func TestForcedReaderOrWriterHoldsNoLock(t *testing.T) {
 	t.Parallel()
 	for first, second := range map[string]string{reader: writer, writer: reader} {
 		events := []event{
@@ -341,7 +341,7 @@ func TestForcedReaderOrWriterIsNoHolder(t *testing.T) {
 	}
 }
 
-func TestACrowdThatIsNotServedIsFound(t *testing.T) {
+func TestUnservedWaitersAreReported(t *testing.T) {
 	t.Parallel()
 	came := []happened{{Do: "crowd", Victim: "c", Start: 5}}
 	for _, row := range []struct {
@@ -395,7 +395,7 @@ func TestScheduleIsSound(t *testing.T) {
 	}
 }
 
-func TestEachScheduleHasEachClassOfItsBackend(t *testing.T) {
+func TestScheduleHasAllClassesOfBackend(t *testing.T) {
 	t.Parallel()
 	for name, b := range backends {
 		s, err := loadSchedule(name, "")
@@ -495,7 +495,7 @@ func (l *lister) List(_ context.Context, _ string, yield func(driver.Status) boo
 }
 
 // A lock that a second listing still finds is a ghost.
-func TestLockFreedAfterOutageIsNoGhost(t *testing.T) {
+func TestLockFreedAfterOutageIsNotStale(t *testing.T) {
 	t.Parallel()
 	for want, looks := range map[string][][]string{
 		"[]": {{"free"}}, "[b]": {{"a", "b"}, {"b", "free"}},
@@ -508,7 +508,7 @@ func TestLockFreedAfterOutageIsNoGhost(t *testing.T) {
 }
 
 // A newer etcd keeps all promises, and so does an old one while no member is suspended.
-func TestAnOldEtcdThatIsStoppedPromisesLess(t *testing.T) {
+func TestSuspendedOldEtcdPromisesLess(t *testing.T) {
 	t.Parallel()
 	s, err := loadSchedule("etcd", "")
 	if err != nil {
@@ -526,7 +526,7 @@ func TestAnOldEtcdThatIsStoppedPromisesLess(t *testing.T) {
 	}
 }
 
-func TestHistoriesOfAnEarlierRunAreDropped(t *testing.T) {
+func TestHistoriesOfEarlierRunsAreDropped(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	rec := &recorder{dir: dir, client: "c", files: make(map[int]*os.File)}
@@ -574,7 +574,7 @@ func TestInvalidScheduleIsRejected(t *testing.T) {
 	}
 }
 
-func TestFaultsStrikeAMajorityOfFewerNodesToo(t *testing.T) {
+func TestScheduleFitsFewerNodes(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 3} {
 		whole, err := loadSchedule("redis", "")
@@ -644,7 +644,7 @@ func TestLeaseLongerThanElectionMustSurvive(t *testing.T) {
 }
 
 // A reader's place has its own tokens, below the tokens of the name.
-func TestForceOfAPlaceEndsItsReadersTrust(t *testing.T) {
+func TestForceOfSlotEndsItsReadersTrust(t *testing.T) {
 	t.Parallel()
 	const name, place = "w0/hr0", "w0/hr0#2"
 	locks := sortByLock([]event{
@@ -660,7 +660,7 @@ func TestForceOfAPlaceEndsItsReadersTrust(t *testing.T) {
 	}
 }
 
-func TestLongestTimeWithoutALock(t *testing.T) {
+func TestLongestTimeWithoutHolder(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		name string

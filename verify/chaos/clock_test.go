@@ -77,7 +77,7 @@ func (c *clocked) tryLock(key string) (holdfast.Token, error) {
 	return lease.Token(), lease.Release(c.Context())
 }
 
-func TestServersWithAWrongClockStartNoCounter(t *testing.T) {
+func TestServerWithWrongClockStartsNoCounter(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
 			c, most := withClocks(t, n), n/2+1
@@ -118,7 +118,7 @@ func TestServersWithAWrongClockStartNoCounter(t *testing.T) {
 	}
 }
 
-func TestALeaseOutlivesAJumpOfAMinority(t *testing.T) {
+func TestLeaseSurvivesClockJumpOfMinority(t *testing.T) {
 	for jumped := 1; jumped <= 2; jumped++ {
 		t.Run(fmt.Sprintf("%d of 3", jumped), func(t *testing.T) {
 			const ttl = 5 * time.Second

@@ -25,7 +25,7 @@ func electionEvents(lines string) (events []event) {
 	return events
 }
 
-func TestAnElectionThatBreaksAPromiseIsFound(t *testing.T) {
+func TestBrokenElectionPromiseIsReported(t *testing.T) {
 	t.Parallel()
 	const two = "1 asked a; 1 asked b; 1 asked c; 2 got a 7; 3 observed a 7; 4 leaving a; 5 got b 9; 6 observed b 9; 7 leaving b; "
 	for _, row := range []struct {

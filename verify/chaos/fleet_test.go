@@ -8,7 +8,7 @@ import (
 )
 
 // Grants between two builds are counted by the names of processes.
-func TestEachProcessIsOfOneBuild(t *testing.T) {
+func TestClientsAreAssignedToTheirBuild(t *testing.T) {
 	t.Parallel()
 	f := &fleet{
 		orders: []order{{Name: "holdfast1"}, {Name: "holdfast10"}},

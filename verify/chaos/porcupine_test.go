@@ -43,7 +43,7 @@ const begun = holders + "; 5 reading a 1; 6 seen a 1"
 // fork adds a lost update.
 const fork = begun + "; 5 reading b 1; 6 seen b 1; 7 writing a 1; 8 acked a 1; 9 writing b 1; 10 acked b 1"
 
-func TestPorcupineRefusesWhatAModelForbids(t *testing.T) {
+func TestPorcupineRejectsForbiddenHistories(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		name, promise, store string
@@ -122,7 +122,7 @@ func TestPorcupineRefusesWhatAModelForbids(t *testing.T) {
 }
 
 // A confirmed write is there, a rejected one is not, and one without an answer may be.
-func TestTheValueAtTheEndIsJudged(t *testing.T) {
+func TestFinalValueIsJudged(t *testing.T) {
 	t.Parallel()
 	for answer, values := range map[string]map[string]bool{
 		"acked": {"a.1": true, "": false}, "unknown": {"a.1": true, "": true, "x": false}, "refused": {"a.1": false, "": true},
@@ -171,7 +171,7 @@ func TestPorcupineFindingHasPicture(t *testing.T) {
 }
 
 // Their violations are counted and drawn.
-func TestTheControlAndOthersBreakNoPromise(t *testing.T) {
+func TestControlViolationsAreCountedAndDrawn(t *testing.T) {
 	t.Parallel()
 	events := scriptEvents(byNobody, fork)
 	r, found, _ := judgeEvents(t, events, time.Minute)
@@ -188,7 +188,7 @@ func TestTheControlAndOthersBreakNoPromise(t *testing.T) {
 }
 
 // This many writes without an answer have too many orders.
-func TestWhatIsNotDecidedInTimeIsUnknown(t *testing.T) {
+func TestUndecidedHistoryIsUnknown(t *testing.T) {
 	t.Parallel()
 	var lines strings.Builder
 	lines.WriteString(begun + "; 7 writing a 1; 8 acked a 1")

@@ -110,7 +110,7 @@ func TestWriterIsAloneWithOrderedToken(t *testing.T) {
 	}
 }
 
-func TestOverdueCallIsFound(t *testing.T) {
+func TestOverdueCallIsReported(t *testing.T) {
 	t.Parallel()
 	paused := func(client string, _, _ int64) bool { return client == "paused" }
 	for _, row := range []struct {
@@ -137,7 +137,7 @@ func TestOverdueCallIsFound(t *testing.T) {
 }
 
 // They are spread over all Holdfast clients.
-func TestEachTaskHasItsWorkers(t *testing.T) {
+func TestEachTaskHasWorkers(t *testing.T) {
 	t.Parallel()
 	for _, clients := range []int{4, 5, 8} {
 		for task, want := range map[task]int{anySlot{}: slotWorkers, manyLocks{}: manyWorkers, bothSides{}: sideWorkers} {
@@ -162,7 +162,7 @@ func TestEachTaskHasItsWorkers(t *testing.T) {
 }
 
 // Each of its locks is counted too.
-func TestACallForSeveralLocksCountsOnce(t *testing.T) {
+func TestCallForSeveralLocksCountsOnce(t *testing.T) {
 	t.Parallel()
 	var r TaskReport
 	for _, l := range sortByLock(append(semaphoreEvents(three), []event{

@@ -144,7 +144,7 @@ func (v *visit) failOn(err error) {
 	}
 }
 
-func TestThePageShowsWhoHoldsAndWhoWaits(t *testing.T) {
+func TestPageShowsHoldersAndWaiters(t *testing.T) {
 	v := openConsole(t, 3)
 	v.failOn(v.setUpLocks(t.Context()))
 	v.awaitTexts(`#l-table`, "billing/month-end", "batch-1 pid 4121 (billing), \"month end\"", "legacy/export", "no end", "another library")
@@ -188,7 +188,7 @@ func TestForeignTextIsNotMarkup(t *testing.T) {
 	}
 }
 
-func TestThePageFollowsWhatChanges(t *testing.T) {
+func TestPageShowsChanges(t *testing.T) {
 	v := openConsole(t, 3)
 	v.awaitTexts(`#l-empty`, "No locks")
 	v.awaitTexts(`#headline`, "All well")
@@ -285,7 +285,7 @@ func TestNarrowAndEnlargedPagesShowEverything(t *testing.T) {
 }
 
 // The test logs the cost of the page; its bounds hold on a busy machine.
-func TestThePageStaysLiveWithTenThousandLocks(t *testing.T) {
+func TestPageStaysLiveWithTenThousandLocks(t *testing.T) {
 	v := openConsole(t, 1)
 	v.failOn(v.do0("EVAL", "for i = 0, 9999 do redis.call('SET', string.format('lock:n%05d', i), 'first', 'PX', 600000) end", "0"))
 	ctx, stop := context.WithCancel(t.Context())
@@ -374,7 +374,7 @@ func (v *visit) pageCosts() map[string]float64 {
 func (s *stage) do0(args ...string) error { return s.runOnNode(0, args...) }
 
 // The names of the locks would run code in a page that trusts them.
-func TestWhatOthersWroteIsOnlyText(t *testing.T) {
+func TestNamesFromClientsAreOnlyText(t *testing.T) {
 	v := openConsole(t, 1)
 	name := `<img src=x onerror="document.title='gotcha'">`
 	for _, key := range []string{name, "a\x1b[2J\u202eb", `&lt;b&gt;"'`} {
@@ -392,7 +392,7 @@ func TestWhatOthersWroteIsOnlyText(t *testing.T) {
 }
 
 // Every text must have the contrast of WCAG AA, 4.5 to 1.
-func TestTextStandsOutInLightAndDark(t *testing.T) {
+func TestTextHasContrastInLightAndDark(t *testing.T) {
 	v := openConsole(t, 3)
 	v.failOn(v.setUpLocks(t.Context()))
 	v.servers[2].Kill()

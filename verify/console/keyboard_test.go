@@ -85,7 +85,7 @@ func (v *visit) tabStops() (names []string) {
 }
 
 // The stops of Tab are all usable elements, in the order of the page.
-func TestTheKeyboardReachesAllThatCanBeUsed(t *testing.T) {
+func TestKeyboardReachesEveryControl(t *testing.T) {
 	v := openConsole(t, 3)
 	v.failOn(v.setUpLocks(t.Context()))
 	v.servers[2].Kill() // a finding for the doctor
@@ -118,7 +118,7 @@ func TestTheKeyboardReachesAllThatCanBeUsed(t *testing.T) {
 	}
 }
 
-func TestTheKeyboardOpensAndClosesEachView(t *testing.T) {
+func TestKeyboardOpensAndClosesEachView(t *testing.T) {
 	v := openConsole(t, 3)
 	v.failOn(v.setUpLocks(t.Context()))
 	v.awaitTexts(`#l-table`, "jobs/backup")
@@ -173,7 +173,7 @@ func TestTheKeyboardOpensAndClosesEachView(t *testing.T) {
 }
 
 // The test removes the focused element: Tab must not begin again at the top of the page.
-func TestTheFocusStaysWhereSomethingIs(t *testing.T) {
+func TestFocusStaysOnExistingElement(t *testing.T) {
 	v := openConsole(t, 1)
 	v.failOn(v.do0("EVAL", "for i = 1, 60 do redis.call('SET', string.format('lock:n%02d', i), 'first', 'PX', 600000) end", "0"))
 	v.openPage("sort=name")
@@ -201,7 +201,7 @@ func TestTheFocusStaysWhereSomethingIs(t *testing.T) {
 	v.awaitFocus("locks") // after its row has gone
 }
 
-func TestTheKeyboardTakesALockAway(t *testing.T) {
+func TestKeyboardCanForceRelease(t *testing.T) {
 	v := openConsole(t, 3)
 	v.failOn(v.holdLocks(t.Context(), holdfast.Holder{Host: "web-1", PID: 1}, "", "job"))
 	v.awaitTexts(`#l-table`, "job")

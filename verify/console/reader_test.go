@@ -71,7 +71,7 @@ func namesOf(tree []spoken, role string) (names []string) {
 }
 
 // The test checks each view, wide and narrow, with a node that is down.
-func TestAScreenReaderHasANameForEverything(t *testing.T) {
+func TestEveryElementHasAccessibleName(t *testing.T) {
 	v := openConsole(t, 3)
 	v.failOn(v.setUpLocks(t.Context()))
 	v.servers[2].Kill()
@@ -156,7 +156,7 @@ func (v *visit) checkRows(width int64, table string, columns int) {
 }
 
 // The test counts the texts in the regions that a screen reader announces.
-func TestAScreenReaderHearsEachChangeOnce(t *testing.T) {
+func TestScreenReaderAnnouncesEachChangeOnce(t *testing.T) {
 	v := openConsole(t, 3)
 	v.failOn(v.setUpLocks(t.Context()))
 	v.awaitTexts(`#l-table`, "jobs/backup")
@@ -204,7 +204,7 @@ func TestAScreenReaderHearsEachChangeOnce(t *testing.T) {
 }
 
 // Wherever the colour differs, a word or a mark must differ too.
-func TestColourIsNotTheOnlySign(t *testing.T) {
+func TestStateIsShownWithoutColorToo(t *testing.T) {
 	v := openConsole(t, 3)
 	v.failOn(v.setUpLocks(t.Context()))
 	v.openPage("lock=cache/stock") // a lock that one node has lost

@@ -35,7 +35,7 @@ func checkTypes(t *testing.T, libraries, text string) (complaints string) {
 	return string(out)
 }
 
-func TestDashboardFitsGrafanasTypes(t *testing.T) {
+func TestDashboardMatchesGrafanaTypes(t *testing.T) {
 	rig.Nightly(t, "dashboard")
 	t.Parallel()
 	libraries, err := foreign.Libraries("grafana")

@@ -14,7 +14,7 @@ import (
 
 // While a hash slot moves to another shard, a script may touch neither a key that is not on the shard nor one
 // that it has just removed. It has its whole effect or none.
-func TestScriptInMovingSlotDoesAllOrNothing(t *testing.T) {
+func TestScriptInMigratingSlotIsAtomic(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, &redisproc.ClusterOptions{Masters: 2})
 	const lock = "lock:vector"

@@ -122,7 +122,7 @@ func TestMissingPublishRightKeepsPlaces(t *testing.T) {
 }
 
 // A waiter whose client does not listen is skipped.
-func TestDeafWaitersAreSkipped(t *testing.T) {
+func TestWaitersWithoutSubscriptionAreSkipped(t *testing.T) {
 	t.Parallel()
 	server := connectServer(t, "b")
 	keys := KeysOf("lock:deaf")
@@ -145,7 +145,7 @@ func TestDeafWaitersAreSkipped(t *testing.T) {
 }
 
 // One script checks at most a hundred dead waiters, and the lock still goes to a living one.
-func TestDeadPlacesKeepNobodyWaiting(t *testing.T) {
+func TestExpiredPlacesDelayNoWaiter(t *testing.T) {
 	t.Parallel()
 	server := connectServer(t, "z")
 	keys := KeysOf("lock:dead")

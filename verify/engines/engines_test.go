@@ -142,7 +142,7 @@ func allEngines(t *testing.T) []*engine {
 	return all
 }
 
-func TestThePageSaysWhatTheEnginesDo(t *testing.T) {
+func TestPageMatchesEngines(t *testing.T) {
 	t.Parallel()
 	all := allEngines(t)
 	errs := openOutcomes(t, all)

@@ -16,7 +16,7 @@ import (
 
 // The test counts turns instead of time: it runs until the other side has had its turns, and then Holdfast's
 // turns decide.
-func TestNoLibraryLosesAnIncrementOrStarves(t *testing.T) {
+func TestNoLibraryLosesIncrementsOrStarves(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short leaves out a minute of other libraries")
 	}

@@ -37,7 +37,7 @@ func (u unordered) Limits() driver.Limits {
 }
 
 // The test runs the suite of all drivers, in virtual time and over in-memory connections, as users' tests can.
-func TestMiniredisKeepsEveryPromiseButOrder(t *testing.T) {
+func TestMiniredisKeepsPromisesExceptOrder(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short goes through the suite on servers of Redis, and leaves out ten seconds of a processor")
 	}
@@ -99,7 +99,7 @@ func (l *log) countWord(word string) int {
 	return strings.Count(l.text.String(), word)
 }
 
-func TestItIsSaidOnceThatNobodyIsWoken(t *testing.T) {
+func TestMissingWakeUpsAreReportedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m, said := startServer(t), &log{}
@@ -138,7 +138,7 @@ func TestItIsSaidOnceThatNobodyIsWoken(t *testing.T) {
 }
 
 // Several servers without run ids could forget a lock unnoticed.
-func TestSeveralMiniredisAreNoSet(t *testing.T) {
+func TestSeveralMiniredisAreRejectedAsSet(t *testing.T) {
 	t.Parallel()
 	var nodes []redis.Node
 	for range 3 {

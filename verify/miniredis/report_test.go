@@ -22,7 +22,7 @@ func writeReport(ctx context.Context, locks *holdfast.Client, work func(context.
 
 // The same test twice, as in docs/your-redis.md.
 
-func TestTheSecondReportWaitsForTheFirst(t *testing.T) {
+func TestSecondReportWaitsForFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // time is virtual: ten minutes take one second
 		server := miniredis.NewMiniRedis()
 		defer server.Close()
@@ -44,7 +44,7 @@ func TestTheSecondReportWaitsForTheFirst(t *testing.T) {
 	})
 }
 
-func TestTheSecondReportWaitsInMemory(t *testing.T) {
+func TestSecondReportWaitsInMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := memory.New(3)
 		first, _ := holdfast.New(nodes, nil)
@@ -73,9 +73,9 @@ func secondWaits(t *testing.T, first, second *holdfast.Client) {
 	}
 }
 
-// TestAReportEndsWithItsLease uses what only package memory has: nodes that stop, freeze, or lose their data
+// TestReportEndsWithLease uses what only package memory has: nodes that stop, freeze, or lose their data
 // or their replies, while the others go on.
-func TestAReportEndsWithItsLease(t *testing.T) {
+func TestReportEndsWithLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := memory.New(3)
 		locks, _ := holdfast.New(nodes, nil)

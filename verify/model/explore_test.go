@@ -51,7 +51,7 @@ func TestExploreCountsDeadEnds(t *testing.T) {
 	}
 }
 
-func TestFinishFollowsTheFewestTimers(t *testing.T) {
+func TestFinishUsesFewestTimers(t *testing.T) {
 	t.Parallel()
 	// 0 -slow-> 1 -slow-> 3, 0 -> 2 -slow-> 3, 1 -> 4, and 4 leads nowhere.
 	edges := []edge{{0, 1, true}, {1, 3, true}, {0, 2, false}, {2, 3, true}, {1, 4, false}}

@@ -23,7 +23,7 @@ func readMutants(t *testing.T) []mutant {
 	return list
 }
 
-func TestAMutantThatDoesNotCompileIsNamed(t *testing.T) {
+func TestUncompilableMutantIsNamed(t *testing.T) {
 	t.Parallel()
 	c := newRepo(t)
 	if err := os.WriteFile(filepath.Join(c.root, "go.mod"), []byte("module m\n"), 0o644); err != nil {
@@ -58,7 +58,7 @@ func TestModelRowsOfMutantsExist(t *testing.T) {
 	}
 }
 
-func TestNoTwoMutantsHaveOneName(t *testing.T) {
+func TestMutantNamesAreUnique(t *testing.T) {
 	t.Parallel()
 	seen := make(map[string]bool)
 	for _, m := range readMutants(t) {
@@ -151,7 +151,7 @@ two: more
 	}
 }
 
-func TestListThatCannotBeReadIsRefused(t *testing.T) {
+func TestInvalidListIsRejected(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		"\tin a: f\n", "no head\n", "a: b\n", "a: b\n\t- x\n", "a: b\n\tin a: f\n\t+ x\n", "a: b\n\tin a\n", "a: b\n\tother x\n",
@@ -256,7 +256,7 @@ func TestHoleStandsForOneIdentifier(t *testing.T) {
 	}
 }
 
-func TestSeveralChangesOfOneFile(t *testing.T) {
+func TestMutantMayChangeFileTwice(t *testing.T) {
 	t.Parallel()
 	one, two := changeAt("a/...: run"), changeAt("a/...: run")
 	one.from, one.to, two.from, two.to = "t.two()", "t.three()", "t.one()", "t.four()"
@@ -270,7 +270,7 @@ func TestSeveralChangesOfOneFile(t *testing.T) {
 	}
 }
 
-func TestPackageOfATestIsFound(t *testing.T) {
+func TestPackageOfTestIsFound(t *testing.T) {
 	t.Parallel()
 	c := newRepo(t)
 	for text, want := range map[string]string{
@@ -286,7 +286,7 @@ func TestPackageOfATestIsFound(t *testing.T) {
 	}
 }
 
-func TestOutputOfTests(t *testing.T) {
+func TestFailedTestsAreReadFromOutput(t *testing.T) {
 	t.Parallel()
 	r := readResult(strings.NewReader(`{"Action":"pass","Test":"TestA"}
 {"Action":"fail","Test":"TestB/sub"}

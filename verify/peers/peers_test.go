@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestPageHasEachPeerAndEachScene(t *testing.T) {
+func TestPageHasEveryLibraryAndScene(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/peers.md")
 	if err != nil {
@@ -38,7 +38,7 @@ func TestPageHasEachPeerAndEachScene(t *testing.T) {
 	}
 }
 
-func TestCellsThatAreNotRunStay(t *testing.T) {
+func TestPartialRunKeepsOtherCells(t *testing.T) {
 	t.Parallel()
 	page := filepath.Join(t.TempDir(), "page.md")
 	cells := func(text string) (all []string) {

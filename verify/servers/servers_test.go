@@ -13,7 +13,7 @@ import (
 
 func newCounter() *counter { return &counter{inside: make(map[int]int64)} }
 
-func TestTwoHoldersOfOneTokenAreCounted(t *testing.T) {
+func TestHoldersWithSameTokenAreCounted(t *testing.T) {
 	c := newCounter()
 	for visitor := range 2 {
 		if value, ok := c.enterHolder(visitor, 7); value != 0 || !ok {
@@ -30,7 +30,7 @@ func TestTwoHoldersOfOneTokenAreCounted(t *testing.T) {
 	}
 }
 
-func TestEarlierHolderIsRefused(t *testing.T) {
+func TestEarlierHolderIsRejected(t *testing.T) {
 	c := newCounter()
 	c.enterHolder(1, 1)
 	c.enterHolder(2, 2)
@@ -74,7 +74,7 @@ func TestWriteLineKeepsOtherRows(t *testing.T) {
 	}
 }
 
-func TestTestsWithSubtestsAreNotCounted(t *testing.T) {
+func TestOnlyInnermostTestsAreCounted(t *testing.T) {
 	out := []byte("--- FAIL: TestA (1s)\n    --- PASS: TestA/b (1s)\n    --- FAIL: TestA/c (1s)\n--- PASS: TestAB (0s)\n")
 	if n := countVerdicts(out, "PASS"); n != 2 {
 		t.Errorf("%d passed, want TestA/b and TestAB", n)
@@ -84,7 +84,7 @@ func TestTestsWithSubtestsAreNotCounted(t *testing.T) {
 	}
 }
 
-func TestErrorKeepsItsCauseInCell(t *testing.T) {
+func TestShortenedErrorKeepsCause(t *testing.T) {
 	long := strings.Repeat("x", 100)
 	for text, want := range map[string]string{
 		"two holders": "two holders",
@@ -99,7 +99,7 @@ func TestErrorKeepsItsCauseInCell(t *testing.T) {
 	}
 }
 
-func TestEachRowCanBeFetched(t *testing.T) {
+func TestEveryServerCanBeFetched(t *testing.T) {
 	script, err := os.ReadFile("../../tools/servers")
 	if err != nil {
 		t.Fatal(err)

@@ -38,7 +38,7 @@ var (
 
 // The test reads each link to servers.md whose text names versions, as in [etcd 3.5.30 and
 // 3.6.16](servers.md).
-func TestPagesTakeVersionsFromTable(t *testing.T) {
+func TestPageVersionsMatchTable(t *testing.T) {
 	table, err := pageAt(filepath.Join(pages, "servers.md")).Table()
 	if err != nil {
 		t.Fatal(err)

@@ -176,7 +176,7 @@ func TestSimOfAdoptions(t *testing.T) {
 }
 
 // A lease survives outages of one node after another, even if others wait for it.
-func TestALeaseLivesThroughOutages(t *testing.T) {
+func TestLeaseSurvivesOutages(t *testing.T) {
 	t.Parallel()
 	if *oneSeed != 0 {
 		var history strings.Builder
@@ -197,7 +197,7 @@ func TestALeaseLivesThroughOutages(t *testing.T) {
 	}
 	all.Wait()
 	for _, r := range sum.broken {
-		t.Errorf("seed %d: %v\n\tgo test ./sim -run TestALeaseLivesThroughOutages -seed %d -v", r.Seed, r.Broken[0], r.Seed)
+		t.Errorf("seed %d: %v\n\tgo test ./sim -run TestLeaseSurvivesOutages -seed %d -v", r.Seed, r.Broken[0], r.Seed)
 	}
 	slices.Sort(sum.recovery)
 	if len(sum.recovery) == 0 {
@@ -231,7 +231,7 @@ func replayRun(t *testing.T, cfg Config) {
 	}
 }
 
-func TestSeedIsARun(t *testing.T) {
+func TestSameSeedGivesSameRun(t *testing.T) {
 	t.Parallel()
 	for seed := uint64(1); seed <= 2*uint64(len(Classes)); seed++ {
 		var first, second strings.Builder
@@ -248,7 +248,7 @@ func TestSeedIsARun(t *testing.T) {
 
 // A check that never fails proves nothing: with one rule turned off, runs in which the rule matters must break
 // its property. Some break in one run of thousands, which only a large number of seeds finds.
-func TestWithoutARuleThePromisesBreak(t *testing.T) {
+func TestDisabledRuleBreaksPromise(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		class  string

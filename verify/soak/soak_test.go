@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(leaktest.Run(m))
 }
 
-func TestSoakWatchesEveryGivenEngine(t *testing.T) {
+func TestSoakMeasuresEveryGivenEngine(t *testing.T) {
 	rig.Nightly(t, "soak")
 	t.Parallel()
 	chosen, err := chooseEngines("redis,sqlite")
@@ -100,7 +100,7 @@ func TestFailedStartStopsServers(t *testing.T) {
 	}
 }
 
-func TestEveryProcessSeesTwoHolders(t *testing.T) {
+func TestProcessesDetectTwoHolders(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir() + "/board"
 	one, err1 := openBoard(path)

@@ -68,7 +68,7 @@ func breakRun(r recorded, old, changed string) (recorded, int) {
 }
 
 // The check accepts the original runs, and rejects each run that was edited by hand, at the edited step.
-func TestCodeRunsMatchSpecification(t *testing.T) {
+func TestRecordedRunsMatchSpecification(t *testing.T) {
 	rig.Nightly(t, "spec")
 	t.Parallel()
 	runs := firstRuns(16, group{nodes: 3}, sim.Rules{})

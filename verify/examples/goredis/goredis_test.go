@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
 const busy = 5 * time.Second // dial time-out for a busy machine
 
-func TestLocksConnectAsTheClientDoes(t *testing.T) {
+func TestLocksUseClientsConnectionOptions(t *testing.T) {
 	t.Parallel()
 	cert, err := redisproc.NewCertificate(t.TempDir())
 	if err != nil {
@@ -35,7 +35,7 @@ func TestLocksConnectAsTheClientDoes(t *testing.T) {
 	examples.Lock(t, server, 3)(Locks(t.Context(), client))
 }
 
-func TestLocksFindFailoverClientsMaster(t *testing.T) {
+func TestLocksUseFailoverClientsMaster(t *testing.T) {
 	t.Parallel()
 	group := redistest.StartGroup(t, &redisproc.GroupOptions{
 		Servers: 2, Sentinels: 1, Server: redisproc.Options{Password: "of-replicas", ACL: examples.ACL},
@@ -48,7 +48,7 @@ func TestLocksFindFailoverClientsMaster(t *testing.T) {
 	}))
 }
 
-func TestLocksAreOnTheClusterOfTheClient(t *testing.T) {
+func TestLocksUseClientsCluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, &redisproc.ClusterOptions{Masters: 2, Server: redisproc.Options{ACL: examples.ACL}})
 	addr := cluster.Servers[0].Addr()

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
-func TestOfInstancesThatStartAtOnceOneMigrates(t *testing.T) {
+func TestOneOfSeveralInstancesMigrates(t *testing.T) {
 	t.Parallel()
 	url := "redis://" + redistest.Start(t, nil).Addr()
 	dsn, db := examples.Database(t, `CREATE TABLE other ()`)

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 // busy is a dialer with a time-out for a busy machine.
 var busy = net.Dialer{Timeout: 5 * time.Second}
 
-func TestLocksConnectAsTheClientDoes(t *testing.T) {
+func TestLocksUseClientsConnectionOptions(t *testing.T) {
 	t.Parallel()
 	cert, err := redisproc.NewCertificate(t.TempDir())
 	if err != nil {
@@ -37,7 +37,7 @@ func TestLocksConnectAsTheClientDoes(t *testing.T) {
 	}))
 }
 
-func TestLocksFindTheMasterAsTheClientDoes(t *testing.T) {
+func TestLocksUseSentinelClientsMaster(t *testing.T) {
 	t.Parallel()
 	group := redistest.StartGroup(t, &redisproc.GroupOptions{
 		Servers: 2, Sentinels: 1, Server: redisproc.Options{Password: "of-replicas", ACL: examples.ACL},
@@ -50,7 +50,7 @@ func TestLocksFindTheMasterAsTheClientDoes(t *testing.T) {
 	}))
 }
 
-func TestLocksAreOnTheClusterOfTheClient(t *testing.T) {
+func TestLocksUseClientsCluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, &redisproc.ClusterOptions{Masters: 2, Server: redisproc.Options{ACL: examples.ACL}})
 	some := []string{cluster.Servers[0].Addr(), cluster.Servers[1].Addr()}

@@ -59,7 +59,7 @@ func requestStatus(t *testing.T, method, url string) int {
 	return resp.StatusCode
 }
 
-func TestAnInvoiceIsChargedOnce(t *testing.T) {
+func TestInvoiceIsChargedOnce(t *testing.T) {
 	t.Parallel()
 	backend := "redis://" + redistest.Start(t, nil).Addr()
 	database, _ := examples.Database(t, schema)
@@ -103,7 +103,7 @@ func slowProvider(t *testing.T) (url string, called chan struct{}, answer chan s
 	return provider.URL, called, answer
 }
 
-func TestAShutdownLetsRequestsFinish(t *testing.T) {
+func TestShutdownWaitsForRequests(t *testing.T) {
 	t.Parallel()
 	backend := "redis://" + redistest.Start(t, nil).Addr()
 	database, db := examples.Database(t, schema)
@@ -132,7 +132,7 @@ func TestAShutdownLetsRequestsFinish(t *testing.T) {
 	examples.Free(t, backend, "invoice/7")
 }
 
-func TestALostLeaseEndsTheRequest(t *testing.T) {
+func TestLostLeaseEndsRequest(t *testing.T) {
 	t.Parallel()
 	backend := "redis://" + redistest.Start(t, nil).Addr()
 	database, db := examples.Database(t, schema)
@@ -151,7 +151,7 @@ func TestALostLeaseEndsTheRequest(t *testing.T) {
 	}
 }
 
-func TestWithoutLocksTheServiceIsNotReady(t *testing.T) {
+func TestServiceWithoutLocksIsNotReady(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, nil)
 	database, _ := examples.Database(t, schema)

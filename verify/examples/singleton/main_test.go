@@ -33,7 +33,7 @@ func (m *machine) lead(ctx context.Context, lease *holdfast.Lease) error {
 	return context.Cause(ctx)
 }
 
-func TestOneMachineLeadsAndTheNextGoesOn(t *testing.T) {
+func TestNextMachineLeadsAfterRelease(t *testing.T) {
 	t.Parallel()
 	url := "redis://" + redistest.Start(t, nil).Addr()
 	m := &machine{new(atomic.Int32), make(chan *holdfast.Lease), make(chan error, 3)}
@@ -53,7 +53,7 @@ func TestOneMachineLeadsAndTheNextGoesOn(t *testing.T) {
 	}
 }
 
-func TestAMachineThatLosesTheLockStandsBy(t *testing.T) {
+func TestMachineWithoutLockStopsLeading(t *testing.T) {
 	t.Parallel()
 	url := "redis://" + redistest.Start(t, nil).Addr()
 	m := &machine{new(atomic.Int32), make(chan *holdfast.Lease), make(chan error, 3)}
@@ -66,7 +66,7 @@ func TestAMachineThatLosesTheLockStandsBy(t *testing.T) {
 	examples.Soon(t, "the machine leads again", m.began)
 }
 
-func TestTheLoopEndsWithItsContext(t *testing.T) {
+func TestLoopEndsWithContext(t *testing.T) {
 	t.Parallel()
 	url := "redis://" + redistest.Start(t, nil).Addr()
 	stop, ended := examples.Start(t, func(ctx context.Context) error { return run(ctx, url, runSchedule) })

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
-func TestEachFileIsOneWorkersAtATime(t *testing.T) {
+func TestFileHasOneWorkerAtATime(t *testing.T) {
 	t.Parallel()
 	url, inbox, done := "redis://"+redistest.Start(t, nil).Addr(), t.TempDir(), t.TempDir()
 	const files = 60
@@ -81,7 +81,7 @@ func (w *worker) work(ctx context.Context, _ *holdfast.Lease, name string) error
 	}
 }
 
-func TestAShutdownWaitsForWhatHasBegun(t *testing.T) {
+func TestShutdownWaitsForStartedWork(t *testing.T) {
 	t.Parallel()
 	url, inbox := "redis://"+redistest.Start(t, nil).Addr(), t.TempDir()
 	writeFile(t, filepath.Join(inbox, "a"), "text")
@@ -101,7 +101,7 @@ func TestAShutdownWaitsForWhatHasBegun(t *testing.T) {
 	examples.Free(t, url, "inbox/a")
 }
 
-func TestAShutdownStopsWhatOutlastsItsGrace(t *testing.T) {
+func TestShutdownStopsWorkAfterGracePeriod(t *testing.T) {
 	t.Parallel()
 	url, inbox := "redis://"+redistest.Start(t, nil).Addr(), t.TempDir()
 	writeFile(t, filepath.Join(inbox, "a"), "text")
@@ -115,7 +115,7 @@ func TestAShutdownStopsWhatOutlastsItsGrace(t *testing.T) {
 	examples.Free(t, url, "inbox/a")
 }
 
-func TestALostLeaseStopsTheCompression(t *testing.T) {
+func TestLostLeaseStopsCompression(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "a"), "text")
