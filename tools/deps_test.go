@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestFolderIsNoProgram holds tools/deps to look for programs in PATH alone: this repository has a
-// folder for etcd.
+// TestFolderIsNoProgram checks that tools/deps searches only PATH for programs: this repository has a folder
+// named etcd.
 func TestFolderIsNoProgram(t *testing.T) {
 	text, err := os.ReadFile("deps")
 	if err != nil {
@@ -26,7 +26,8 @@ func TestFolderIsNoProgram(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A machine that has bash alone, and a user who may not install. Its folders are not this one's.
+	// The test's machine has only bash, and its user may not install. Its folders differ from those of this
+	// repository.
 	for name, does := range map[string]string{"apt-get": "exit 1", "id": "echo 1000"} {
 		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+does+"\n"), 0o755); err != nil {
 			t.Fatal(err)

@@ -1,6 +1,7 @@
 //go:build ignore
 
-// Go-mysql-server serves the library of this name at the address of its argument: a database app in memory, for anyone.
+// Go-mysql-server serves the library of this name at the address in its argument: an in-memory database app,
+// without a login.
 package main
 
 import (

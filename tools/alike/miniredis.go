@@ -1,6 +1,6 @@
 //go:build ignore
 
-// Miniredis serves the library of this name at the address of its argument. Its keys expire as time goes on.
+// Miniredis serves the library of this name at the address in its argument. Its clock runs, so keys expire.
 package main
 
 import (

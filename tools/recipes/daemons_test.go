@@ -15,9 +15,10 @@ import (
 	"time"
 )
 
-// runContained starts a script of sh as root, in namespaces of its own: its mounts, its processes and, if it has a cgroup, the
-// processes of that cgroup are seen there only, and are gone when the test is over. wait returns what the script has printed.
-// A machine that does not allow it skips the test, unless HOLDFAST_SERVERS_REQUIRED is set.
+// runContained starts a shell script as root, in separate namespaces. Its mounts, its processes and, if it has
+// a cgroup, the processes of that cgroup are visible only there, and end with the test. wait returns the
+// output of the script. If the machine does not allow namespaces, the test is skipped, unless
+// HOLDFAST_SERVERS_REQUIRED is set.
 func runContained(t *testing.T, script string) (wait func() string) {
 	t.Helper()
 	if out, err := exec.Command("unshare", "--mount", "--pid", "--cgroup", "--fork", "true").CombinedOutput(); err != nil {
@@ -58,7 +59,7 @@ func runContained(t *testing.T, script string) (wait func() string) {
 	}
 }
 
-// newGroup makes a cgroup, which is removed when the test is over.
+// newGroup creates a cgroup and removes it at the end of the test.
 func newGroup(t *testing.T) *os.File {
 	t.Helper()
 	mounts, err1 := os.ReadFile("/proc/self/mounts")
@@ -91,7 +92,7 @@ func newGroup(t *testing.T) *os.File {
 	return group
 }
 
-// removeGroup removes a cgroup and those in it. It fails as long as one has a process.
+// removeGroup removes a cgroup and the cgroups in it. It fails while one of them has a process.
 func removeGroup(dir string) error {
 	inner, err := os.ReadDir(dir)
 	for _, e := range inner {
@@ -105,7 +106,7 @@ func removeGroup(dir string) error {
 	return err
 }
 
-// TestCronRunsLines has cron's own daemon run the lines of the recipe, at the next minute.
+// TestCronRunsLines makes the cron daemon run the lines of the recipe, at the next minute.
 func TestCronRunsLines(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short waits for no minute")
@@ -141,8 +142,8 @@ exec cron -f
 	}
 }
 
-// startManager has a systemd of its own start, with units, and then runs a script. It is one for users (--user): the other kind
-// wants to be the first process of a machine. Both have the same code for services and timers.
+// startManager makes a systemd for users (--user) start with units, and then runs a script. A system manager
+// must be the first process of a machine. Both kinds have the same code for services and timers.
 func (m *machine) startManager(units map[string]string, script string) (wait func() string) {
 	m.t.Helper()
 	folder := "home/.config/systemd/user"
@@ -171,7 +172,7 @@ func (m *machine) serviceUnit(kind, lines, arguments string) string {
 		"\nExecStart=" + m.path("usr/bin/holdfast") + " " + arguments + "\n"
 }
 
-// holdLock takes a lock, which is free again after d.
+// holdLock acquires a lock, which expires after d.
 func (m *machine) holdLock(name string, d time.Duration) {
 	m.t.Helper()
 	lease := m.path("lease-" + name)
@@ -190,8 +191,8 @@ func (m *machine) checkLines(text string, lines ...string) {
 	}
 }
 
-// TestSystemdWaitsForServiceThatWaits holds a lock for far longer than TimeoutStartSec, and for longer than one
-// request for more time lasts.
+// TestSystemdWaitsForServiceThatWaits holds a lock for far longer than TimeoutStartSec, and for longer than
+// one request for more time is valid.
 func TestSystemdWaitsForServiceThatWaits(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short waits for no lock")
@@ -212,10 +213,10 @@ ended job.service
 		t.Errorf("the lock was held for %v, and the service has started after %v", held, waited)
 	}
 	m.checkLines(out, "ActiveState=active NRestarts=0 Result=success StatusText=running the command under the lock job SubState=running",
-		"ActiveState=failed NRestarts=0 Result=timeout") // a service that stands is not extended
+		"ActiveState=failed NRestarts=0 Result=timeout") // the manager does not extend the start of a stuck service
 }
 
-// TestRunReportsToSystemd holds the messages of run against a real manager.
+// TestRunReportsToSystemd checks the messages of run with a real manager.
 func TestRunReportsToSystemd(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -252,8 +253,8 @@ systemctl start refused.service || echo refused: $(ended refused.service)
 		"refused: ActiveState=failed")
 }
 
-// TestSystemdRunsUnits has a manager start the units of the recipes. A timer is set to each second, and a manager for users
-// loads no credentials.
+// TestSystemdRunsUnits makes a manager start the units of the recipes. The timer fires each second instead,
+// and a manager for users loads no credentials.
 func TestSystemdRunsUnits(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

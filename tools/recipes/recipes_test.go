@@ -1,5 +1,5 @@
-// Package recipes has the parsers of cron, systemd, Kubernetes, GitHub and the shell read the files in docs/recipes.md, starts the
-// servers that they describe, and runs their commands.
+// Package recipes checks docs/recipes.md. It reads the files there with the parsers of cron, systemd,
+// Kubernetes, GitHub and the shell, starts the servers that they describe, and runs their commands.
 package recipes
 
 import (
@@ -29,10 +29,10 @@ import (
 
 const page = "../../docs/recipes.md"
 
-// patience bounds every wait of a test for something that must happen, on a machine that is busy.
+// patience bounds the wait for an expected event on a busy machine.
 const patience = 30 * time.Second
 
-// sectionText returns the text of a section of the page; section "" is all of it.
+// sectionText returns the text of a section of the page; section "" is the whole page.
 func sectionText(t *testing.T, section string) string {
 	t.Helper()
 	text, err := os.ReadFile(page)
@@ -50,7 +50,7 @@ func sectionText(t *testing.T, section string) string {
 	return part
 }
 
-// blocksOf returns the files of one kind in a section of the page; section "" is all of it.
+// blocksOf returns the files of one kind in a section of the page; section "" is the whole page.
 func blocksOf(t *testing.T, section, kind string) []string {
 	t.Helper()
 	var found []string
@@ -63,13 +63,13 @@ func blocksOf(t *testing.T, section, kind string) []string {
 	return found
 }
 
-// machine stands for one on which holdfast and the programs of the recipes are installed, in folders of its own.
+// machine has folders that stand for a machine with holdfast and the programs of the recipes.
 type machine struct {
 	t        *testing.T
 	dir, url string
 }
 
-// The programs that the recipes call. Each leaves its name in the file "ran".
+// programs are the programs that the recipes call. Each writes its name to the file "ran".
 var programs = []string{
 	"usr/local/bin/report.sh", "usr/local/bin/rotate.sh", "usr/local/bin/backup", "usr/local/bin/scheduler",
 	"app/report", "app/scheduler", "work/deploy.sh", "work/step-one", "work/step-two",
@@ -94,7 +94,7 @@ func newMachine(t *testing.T) *machine {
 	return m
 }
 
-// buildHoldfast returns the program, which is built once.
+// buildHoldfast returns the path of the program. It builds the program once.
 func buildHoldfast(t *testing.T) string {
 	t.Helper()
 	buildOnce.Do(func() {
@@ -135,12 +135,12 @@ func (m *machine) write(name, text string, mode os.FileMode) {
 	}
 }
 
-// moveFolders puts the folders of m in place of those that a recipe names.
+// moveFolders replaces the folders that a recipe names by those of m.
 func (m *machine) moveFolders(text string) string {
 	return regexp.MustCompile(`(^|[\s=:])/(usr/local|usr/bin|app|run|etc)\b`).ReplaceAllString(text, "${1}"+m.dir+"/$2")
 }
 
-// newCommand returns a program of m with its arguments, as a job of its own.
+// newCommand returns a command of a program of m, in a separate process group.
 func (m *machine) newCommand(ctx context.Context, argv ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir = m.path("work")
@@ -171,7 +171,7 @@ func (m *machine) checkPrograms(programs ...string) {
 	os.Remove(m.path("ran"))
 }
 
-// checkLeads starts an elect, waits until it has started its program, and stops it.
+// checkLeads starts an elect command, waits until it has started its program, and stops it.
 func (m *machine) checkLeads(cmd *exec.Cmd, program string) {
 	m.t.Helper()
 	if err := cmd.Start(); err != nil {
@@ -218,7 +218,7 @@ func TestCronLines(t *testing.T) {
 		if fields[0] == "#" {
 			continue
 		}
-		command := regexp.MustCompile(`(^|[^\\])%`).ReplaceAllString(fields[5], "${1}\n") // what follows a % is for standard input
+		command := regexp.MustCompile(`(^|[^\\])%`).ReplaceAllString(fields[5], "${1}\n") // cron sends the text after a % to standard input
 		command, _, _ = strings.Cut(command, "\n")
 		cmd := m.newCommand(t.Context(), "/bin/sh", "-c", strings.ReplaceAll(command, `\%`, "%"))
 		cmd.Env = env
@@ -229,7 +229,7 @@ func TestCronLines(t *testing.T) {
 			}
 		}
 		m.checkRan(cmd, filepath.Base(fields[5][strings.LastIndex(fields[5], "/"):]))
-		if strings.Contains(command, "-n ") { // a second machine skips it, without a word to cron
+		if strings.Contains(command, "-n ") { // a second machine skips the run and prints nothing
 			m.checkRan(copyCommand(cmd))
 		}
 	}
@@ -339,8 +339,8 @@ func TestKubernetesManifests(t *testing.T) {
 	m.checkLeads(cmd, "scheduler")
 }
 
-// lockServers starts a server for each host of url, by the command of a recipe, and returns url with their addresses. The command holds the
-// password as the word that stands for it.
+// lockServers starts a server for each host of url, by the command of a recipe, and returns url with their
+// addresses. In the command, word stands for the password.
 func lockServers(t *testing.T, command []string, word, url string, hosts ...string) string {
 	t.Helper()
 	const password = "secret"
@@ -361,7 +361,8 @@ func lockServers(t *testing.T, command []string, word, url string, hosts ...stri
 	return url
 }
 
-// locksWork takes a first lock on the servers of url, which skips their quarantine, and checks that doctor finds no fault with them.
+// locksWork acquires a first lock on the servers of url without their quarantine, and checks that doctor finds
+// no fault.
 func (m *machine) locksWork(url string) {
 	m.t.Helper()
 	m.url = url + "?quarantine=off"

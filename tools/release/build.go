@@ -12,7 +12,8 @@ import (
 	"text/template"
 )
 
-// goreleaser makes the downloads, by .goreleaser.yaml. It is compiled apart from this module, which would require 376 others with it.
+// goreleaser makes the downloads, by .goreleaser.yaml. It is compiled outside this module, which would
+// otherwise require 376 more modules.
 const goreleaser = "github.com/goreleaser/goreleaser/v2@v2.15.1"
 
 //go:embed holdfast.rb.tmpl
@@ -39,7 +40,7 @@ func buildDownloads(s *source, proxy, work, out, targets string) error {
 	if targets != "all" {
 		text = targetsLine.ReplaceAll(text, []byte("${1}["+strings.ReplaceAll(targets, "/", "_")+"]"))
 	}
-	config := filepath.Join(work, "goreleaser.yaml") // not in the clone: the program records whether its source was changed
+	config := filepath.Join(work, "goreleaser.yaml") // not in the clone: the program records whether its source has changes
 	if err := os.WriteFile(config, text, 0o644); err != nil {
 		return err
 	}
@@ -56,9 +57,9 @@ func buildDownloads(s *source, proxy, work, out, targets string) error {
 	return collectDownloads(s, filepath.Join(s.dir, "dist"), out)
 }
 
-// buildEnv returns the environment for a build of cmd/holdfast as users get it: from published modules, not from go.work. The go command
-// takes the tagged modules from proxy, and others from where it usually looks. Its module cache is of its own, so that a rehearsal
-// leaves no version there that was never published.
+// buildEnv returns the environment in which cmd/holdfast is built like by a user: from published modules, not
+// from go.work. The go command gets the tagged modules from proxy, and others from its usual source. It has a
+// separate module cache, so that a rehearsal leaves no unpublished version in the usual one.
 func buildEnv(s *source, proxy, work string) ([]string, error) {
 	usual, err := outputOf(exec.Command("go", "env", "GOMODCACHE", "GOPROXY"))
 	if err != nil {
@@ -73,8 +74,8 @@ func buildEnv(s *source, proxy, work string) ([]string, error) {
 	), nil
 }
 
-// collectDownloads copies what goreleaser made in dist to out, without its reports of this run, and adds the notes, the container's
-// definition and the formula.
+// collectDownloads copies the files that goreleaser made from dist to out, except reports of this run, and
+// adds the notes, the container's definition and the formula.
 func collectDownloads(s *source, dist, out string) error {
 	for _, report := range []string{"artifacts.json", "config.yaml", "metadata.json"} {
 		if err := os.Remove(filepath.Join(dist, report)); err != nil {
@@ -91,8 +92,9 @@ func collectDownloads(s *source, dist, out string) error {
 	return err
 }
 
-// homebrewFormula returns the formula, with the checksums of the archives. One that was not built leaves a place that brew refuses.
-// Goreleaser deprecates formulas in favor of casks, which macOS quarantines unless the program is signed.
+// homebrewFormula returns the formula with the checksums of the archives. For an archive that was not built it
+// has a placeholder that brew rejects. Goreleaser deprecates formulas in favor of casks, which macOS
+// quarantines unless the program is signed.
 func homebrewFormula(version, sums string) (string, error) {
 	byName := make(map[string]string)
 	for line := range strings.Lines(sums) {

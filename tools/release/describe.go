@@ -17,7 +17,8 @@ import (
 // noticesName names the file with the notices of all modules that are linked into the program.
 const noticesName = "THIRD_PARTY"
 
-// describeProgram writes the notices of what program consists of beside it, and its parts list into the folder above.
+// describeProgram writes the notices of the modules in program beside it, and its parts list into the parent
+// folder.
 func describeProgram(program string) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
@@ -39,11 +40,12 @@ func describeProgram(program string) error {
 	return writeParts(filepath.Dir(dir), info)
 }
 
-// noticeFile matches the files in a module's root whose text has to go along with a binary.
+// noticeFile matches the files in a module's root that must be distributed with a binary.
 var noticeFile = regexp.MustCompile(`(?i)^(licen[sc]e|copying|notice|patents|copyright)`)
 
-// collectNotices returns the licenses and notices of Go, in goroot, and of the foreign modules that a program consists of, as the
-// linker recorded them in info; cache is the module cache that it was built from. A module without any is an error.
+// collectNotices returns the licenses and notices of Go, in goroot, and of the foreign modules in a program,
+// which the linker recorded in info. cache is the module cache of the build. A module without a license is an
+// error.
 func collectNotices(info *debug.BuildInfo, cache, goroot string) ([]byte, error) {
 	var b strings.Builder
 	b.WriteString("holdfast contains the software that follows, under the terms that stand with each.\n")
@@ -120,7 +122,7 @@ type (
 	}
 )
 
-// writeParts writes what a program consists of, as the linker recorded it in info, into dir.
+// writeParts writes the list of the modules in a program, which the linker recorded in info, into dir.
 func writeParts(dir string, info *debug.BuildInfo) error {
 	command := partOf(&info.Main)
 	command.Type = "application"

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestNoticesNameEveryLinkedModule for this test's own program.
+// The test describes its own program.
 func TestNoticesNameEveryLinkedModule(t *testing.T) {
 	t.Parallel()
 	program, err := os.Executable()

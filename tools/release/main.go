@@ -85,7 +85,7 @@ func (r *release) run() error {
 	return r.makeTags(s)
 }
 
-// makeTags makes the tags, or says what they would be.
+// makeTags creates the tags, or prints them.
 func (r *release) makeTags(s *source) error {
 	var tags []string
 	for _, m := range publicModules(s.modules) {

@@ -36,13 +36,14 @@ func (m *unit) requiredSiblings() (paths []string) {
 	return paths
 }
 
-// tagFor returns the name by which git has a version of m.
+// tagFor returns the git tag of a version of m.
 func (m *unit) tagFor(version string) string { return path.Join(m.dir, version) }
 
 // isOurs reports whether the module at path belongs to the project.
 func isOurs(path string) bool { return path == project || strings.HasPrefix(path, project+"/") }
 
-// readWorkspace reads go.work and the modules that it names, each after those that it requires.
+// readWorkspace reads go.work and its modules, in an order in which each module follows the modules that it
+// requires.
 func readWorkspace(root string) (*modfile.WorkFile, []*unit, error) {
 	text, err := os.ReadFile(filepath.Join(root, "go.work"))
 	if err != nil {
@@ -70,7 +71,7 @@ func readWorkspace(root string) (*modfile.WorkFile, []*unit, error) {
 	return work, all, err
 }
 
-// orderModules puts each module behind those that it requires, and otherwise keeps the order.
+// orderModules moves each module behind the modules that it requires, and otherwise keeps the order.
 func orderModules(all []*unit) (sorted []*unit, err error) {
 	placed := make(map[string]bool)
 	for len(sorted) < len(all) {
@@ -93,7 +94,8 @@ func publicModules(all []*unit) []*unit {
 	return slices.DeleteFunc(slices.Clone(all), (*unit).isPrivate)
 }
 
-// moduleFaults returns the reasons why users cannot install a module, or developers cannot work on it before its siblings are published.
+// moduleFaults returns the reasons why users cannot install a module, or why developers cannot work on it
+// before its siblings are published.
 func moduleFaults(work *modfile.WorkFile, all []*unit) (found []string) {
 	versions := make(map[string]bool)
 	for _, m := range all {

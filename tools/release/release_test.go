@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// all is for the rehearsal by hand; it takes some twenty minutes, and needs buildah.
+// all selects the manual rehearsal, which takes about twenty minutes and needs buildah.
 var all = flag.Bool("all", false, "build every target, the second time with an empty cache, and the image")
 
 func TestMain(m *testing.M) {
@@ -34,7 +34,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// skipIfShort leaves out what compiles everything anew, as users do: minutes of a processor.
+// skipIfShort skips a test that compiles everything from scratch, as users do. That takes minutes of processor
+// time.
 func skipIfShort(t *testing.T) {
 	t.Helper()
 	if os.Getenv("HOLDFAST_RELEASE") == "" {
@@ -42,7 +43,8 @@ func skipIfShort(t *testing.T) {
 	}
 }
 
-// cloneRepository returns a repository with one commit: this one, as it is on the disk.
+// cloneRepository returns a repository with one commit that has the files of this one, as they are on the
+// disk.
 func cloneRepository(t *testing.T) string {
 	t.Helper()
 	skipIfShort(t)
@@ -94,7 +96,7 @@ func inGit(t *testing.T, dir string, args ...string) string {
 	return text
 }
 
-// runProgram runs a program and returns what it printed.
+// runProgram runs a program and returns its output.
 func runProgram(t *testing.T, env []string, program string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(program, args...)
@@ -115,7 +117,7 @@ func readFile(t *testing.T, elements ...string) string {
 	return string(text)
 }
 
-// publishRelease returns a release of this repository, cut but not built, and a proxy that has it.
+// publishRelease returns a release of this repository that is cut but not built, and a proxy that serves it.
 func publishRelease(t *testing.T) (s *source, proxy string) {
 	t.Helper()
 	skipIfShort(t)
@@ -133,7 +135,7 @@ func publishRelease(t *testing.T) (s *source, proxy string) {
 	return cutSource, filepath.Join(cutIn, "proxy")
 }
 
-// What published has made, for all tests.
+// These variables keep the results of publishRelease for all tests.
 var (
 	cutOnce   sync.Once
 	cutIn     string
@@ -141,7 +143,7 @@ var (
 	cutFailed error
 )
 
-// strangerEnv returns the environment of somebody who has nothing of Holdfast, and gets modules from proxy.
+// strangerEnv returns the environment of a user who has no part of Holdfast and gets modules from proxy.
 func strangerEnv(t *testing.T, s *source, proxy string) (gopath string, env []string) {
 	t.Helper()
 	gopath = filepath.Join(t.TempDir(), "go")
@@ -160,7 +162,7 @@ func TestCommandInstallsFromProxy(t *testing.T) {
 	if *all {
 		env = append(env, "GOCACHE="+t.TempDir())
 	} else {
-		install = slices.Insert(install, 1, "-trimpath") // so that what earlier tests have compiled can be used
+		install = slices.Insert(install, 1, "-trimpath") // uses the packages that earlier tests compiled
 	}
 	begin := time.Now()
 	runProgram(t, env, "go", install...)
@@ -171,7 +173,7 @@ func TestCommandInstallsFromProxy(t *testing.T) {
 	}
 }
 
-// firstRun does with the holdfast in bin what the README says first, and logs how long that took from begin on.
+// firstRun follows the first steps of the README with the holdfast in bin, and logs the time since begin.
 func firstRun(t *testing.T, begin time.Time, bin string) {
 	t.Helper()
 	took := time.Since(begin)
@@ -216,7 +218,7 @@ func TestModulesImportFromProxy(t *testing.T) {
 	}
 }
 
-// The go command reads the tags itself here, as it does behind a real proxy.
+// Here the go command reads the tags itself, as it does behind a real proxy.
 func TestGoSumHasHashesOfTags(t *testing.T) {
 	t.Parallel()
 	s, proxy := publishRelease(t)
@@ -273,7 +275,7 @@ func TestRehearsalLeavesRepositoryUnchanged(t *testing.T) {
 		t.Errorf("the changelog begins\n%.800s", text)
 	}
 
-	// The next release moves every requirement, and has to say what is new.
+	// The next release changes every requirement, and needs new text in the changelog.
 	next := release{root: root, version: "v0.2.0", out: t.TempDir(), tag: true}
 	if err := next.run(); err == nil || !strings.Contains(err.Error(), "[Unreleased] of CHANGELOG.md is empty") {
 		t.Errorf("a release without a word in the changelog: %v", err)
@@ -302,7 +304,7 @@ func TestRehearsalLeavesRepositoryUnchanged(t *testing.T) {
 		}
 	}
 
-	// What has its tag is built from that, with the notes of then.
+	// A version that has a tag is built from the tag, with the notes at that commit.
 	again, err := cutRelease(root, filepath.Join(t.TempDir(), "source"), "v0.1.0")
 	if err != nil || !again.tagged || strings.Contains(again.notes, "xyzzy") {
 		t.Errorf("the first release once more: %+v, %v", again, err)
@@ -436,7 +438,7 @@ func describeTree(t *testing.T, dir string) string {
 	return runProgram(t, nil, "sh", "-c", "cd "+dir+" && find . -type f -printf '%M %p\n' | sort && find . -type f -exec sha256sum {} + | sort -k2")
 }
 
-// installedWell looks at what a package has put below dir.
+// installedWell checks the files that a package has installed below dir.
 func installedWell(t *testing.T, dir string) {
 	t.Helper()
 	if got := runProgram(t, nil, filepath.Join(dir, "usr/bin/holdfast"), "--version"); !strings.HasPrefix(got, "holdfast v0.1.0 commit ") {
@@ -448,7 +450,8 @@ func installedWell(t *testing.T, dir string) {
 			t.Errorf("%s is shown without %q:\n%s", page, want, shown)
 		}
 	}
-	// bash-completion, which completions need, may be missing here; it would say what the words of the line are.
+	// bash-completion, which the completions need, may be missing here. This function replaces it: it splits
+	// the line into words.
 	complete := `_init_completion() { words=("${COMP_WORDS[@]}"); cword=$COMP_CWORD; cur=${words[cword]}; prev=${words[cword-1]}; }
 . "$1"; PATH=$2:$PATH; COMP_WORDS=(holdfast el); COMP_CWORD=1; COMP_LINE="holdfast el"; COMP_POINT=11; COMP_TYPE=9
 __start_holdfast; echo "${COMPREPLY[@]}"`
@@ -480,8 +483,8 @@ func partsNameWhatIsLinked(t *testing.T, out string) {
 	}
 }
 
-// containerWorks does what the container's definition says: its base has no program that Holdfast needs, so an empty folder
-// stands for it.
+// containerWorks follows the steps of the container's definition. Its base has no program that Holdfast needs,
+// so an empty folder replaces it.
 func containerWorks(t *testing.T, out string) {
 	t.Helper()
 	text := strings.NewReplacer("${TARGETOS}", "linux", "${TARGETARCH}", "amd64").Replace(readFile(t, out, "Containerfile"))
@@ -532,7 +535,7 @@ func containerWorks(t *testing.T, out string) {
 	}
 }
 
-// imageWorks builds the image and runs it. There is no registry here, so nothing stands for its base.
+// imageWorks builds the image with its real base and runs it.
 func imageWorks(t *testing.T, out string) {
 	t.Helper()
 	dir := t.TempDir()

@@ -27,12 +27,13 @@ type source struct {
 	dir, version string
 	commit       string
 	date         time.Time
-	tagged       bool // it was before
+	tagged       bool // the tag existed before
 	modules      []*unit
 	notes        string // the section of CHANGELOG.md
 }
 
-// cutRelease clones the repository at root into dir, and makes the commit and the tags of version there, unless it has them.
+// cutRelease clones the repository at root into dir, and creates the commit and the tags of version there,
+// unless they exist.
 func cutRelease(root, dir, version string) (*source, error) {
 	s := &source{dir: dir, version: version}
 	_, err := runGit(root, nil, "rev-parse", "-q", "--verify", "refs/tags/"+version)
@@ -56,7 +57,7 @@ func cutRelease(root, dir, version string) (*source, error) {
 	return s, s.readCommit()
 }
 
-// makeCommit makes the commit and the tags.
+// makeCommit creates the commit and the tags.
 func (s *source) makeCommit(root string) error {
 	last, err := runGit(s.dir, nil, "log", "-1", "--format=%ct")
 	if err != nil {
@@ -90,7 +91,7 @@ func (s *source) makeCommit(root string) error {
 // commitIdentity returns the author and the time of the commit.
 func commitIdentity(root, date string) (env []string) {
 	for _, key := range []string{"name", "email"} {
-		value, _ := runGit(root, nil, "config", "user."+key) // none: git says what is missing, or the environment has it
+		value, _ := runGit(root, nil, "config", "user."+key) // empty: the environment has it, or git reports what is missing
 		for _, who := range []string{"AUTHOR", "COMMITTER"} {
 			if name := "GIT_" + who + "_" + strings.ToUpper(key); value != "" && os.Getenv(name) == "" {
 				env = append(env, name+"="+value)
@@ -100,7 +101,7 @@ func commitIdentity(root, date string) (env []string) {
 	return append(env, "GIT_AUTHOR_DATE="+date, "GIT_COMMITTER_DATE="+date)
 }
 
-// readCommit reads what the tagged commit says.
+// readCommit reads the version data of the tagged commit.
 func (s *source) readCommit() (err error) {
 	fields, err := runGit(s.dir, nil, "log", "-1", "--format=%H %ct")
 	if err != nil {
@@ -123,7 +124,7 @@ func (s *source) readCommit() (err error) {
 	return err
 }
 
-// findSection returns the text of a section of a changelog, and what stands before it.
+// findSection returns the text of a section of a changelog, and the text before it.
 func findSection(text, name string) (before, notes string, err error) {
 	heading := regexp.MustCompile(`(?m)^## \[` + regexp.QuoteMeta(name) + `\].*\n`).FindStringIndex(text)
 	if heading == nil {
@@ -139,7 +140,7 @@ func findSection(text, name string) (before, notes string, err error) {
 	return text[:heading[1]], notes + "\n", nil
 }
 
-// updateChangelog gives the section of what is unreleased to the version.
+// updateChangelog renames the section of unreleased changes to the version.
 func (s *source) updateChangelog(date time.Time) error {
 	name := filepath.Join(s.dir, "CHANGELOG.md")
 	text, err := os.ReadFile(name)
@@ -154,7 +155,7 @@ func (s *source) updateChangelog(date time.Time) error {
 	return os.WriteFile(name, []byte(before+heading+string(text)[len(before):]), 0o644)
 }
 
-// updateRequirements lets the modules require each other at the version.
+// updateRequirements makes the modules require each other at the version.
 func (s *source) updateRequirements() error {
 	work, all, err := readWorkspace(s.dir)
 	if err != nil {
@@ -162,7 +163,7 @@ func (s *source) updateRequirements() error {
 	}
 	for _, r := range slices.Clone(work.Replace) {
 		if path, dir := r.Old.Path, r.New.Path; isOurs(path) {
-			err1 := work.DropReplace(path, r.Old.Version) // which empties r
+			err1 := work.DropReplace(path, r.Old.Version) // this empties r
 			err2 := work.AddReplace(path, s.version, dir, "")
 			err = errors.Join(err, err1, err2)
 		}
@@ -180,13 +181,14 @@ func (s *source) updateRequirements() error {
 	return err
 }
 
-// updateSums notes in each go.sum the hashes that the modules will have. A module comes after those that it requires, so theirs are known.
+// updateSums writes into each go.sum the hashes that the modules will have. Each module follows the modules
+// that it requires, so their hashes are known.
 func (s *source) updateSums() error {
 	_, all, err := readWorkspace(s.dir)
 	if err != nil {
 		return err
 	}
-	lines := make(map[string]string) // of go.sum, by the path of the module that they are about
+	lines := make(map[string]string) // of go.sum, by the path of their module
 	for _, m := range publicModules(all) {
 		var own strings.Builder
 		for _, path := range m.requiredSiblings() {
@@ -202,7 +204,7 @@ func (s *source) updateSums() error {
 	return nil
 }
 
-// setSums puts lines into a go.sum in place of those about the project.
+// setSums replaces the lines about the project in a go.sum.
 func setSums(name, lines string) error {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -232,7 +234,8 @@ func (s *source) sumLinesOf(m *unit) (string, error) {
 	return fmt.Sprintf("%[1]s %[2]s %[3]s\n%[1]s %[2]s/go.mod %[4]s\n", m.path, s.version, whole, mod), errors.Join(err1, err2)
 }
 
-// writeModuleZip writes the archive of m as the go command makes it of a tag: a module without a license has that of the repository.
+// writeModuleZip writes the archive of m as the go command makes it from a tag: a module without a license
+// gets the license of the repository.
 func (s *source) writeModuleZip(m *unit, w io.Writer) error {
 	dir := filepath.Join(s.dir, m.dir)
 	license := filepath.Join(dir, "LICENSE")
@@ -276,14 +279,14 @@ func (s *source) publishModules(dir string) error {
 	return nil
 }
 
-// runGit runs git in dir, with env beside what is there, and returns what it printed.
+// runGit runs git in dir, with env added to the environment, and returns its output.
 func runGit(dir string, env []string, args ...string) (string, error) {
 	cmd := exec.Command("git", args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
 	return outputOf(cmd)
 }
 
-// outputOf runs a command and returns its output. Its error has what the command printed on stderr.
+// outputOf runs a command and returns its output. Its error has the text on stderr.
 func outputOf(cmd *exec.Cmd) (string, error) {
 	var out, log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &log

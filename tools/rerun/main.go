@@ -50,7 +50,7 @@ func runTests(args []string, out, errs io.Writer) (code int, err error) {
 	if err == nil {
 		return 0, nil
 	}
-	if code = all.ProcessState.ExitCode(); code < 0 || done == "" { // it was killed, or has run nothing
+	if code = all.ProcessState.ExitCode(); code < 0 || done == "" { // it was killed or ran no test
 		return max(code, 1), err
 	}
 	tests, err := readEvents(record)
@@ -82,7 +82,7 @@ func runTests(args []string, out, errs io.Writer) (code int, err error) {
 	return code, nil
 }
 
-// testFlags returns the flags in the arguments of go test, which stand before the packages.
+// testFlags returns the flags in the arguments of go test; they come before the packages.
 func testFlags(args []string) []string {
 	if i := slices.IndexFunc(args, func(a string) bool { return !strings.HasPrefix(a, "-") }); i >= 0 {
 		return args[:i]
@@ -90,7 +90,7 @@ func testFlags(args []string) []string {
 	return args
 }
 
-// repeatTest runs one test again, and reports whether it has passed.
+// repeatTest runs one test again, and reports whether it passed.
 func repeatTest(t *test, flags []string, out io.Writer) bool {
 	fmt.Fprintf(out, "SLOW: %s %s failed while the machine stood still %s; it is repeated at pace %g\n", t.pkg, t.name, t.describeStalls(), t.slowFactor())
 	var output bytes.Buffer
@@ -104,11 +104,11 @@ func repeatTest(t *test, flags []string, out io.Writer) bool {
 	return false
 }
 
-// lineFilter passes lines on to out, but for the one in which gotestsum counts the tests. There is one such line in all, the
-// last, as whoever reads the output adds all of them up.
+// lineFilter copies lines to out, except the line in which gotestsum counts the tests. The output must have
+// only one such line, the last, because readers add all of them up.
 type lineFilter struct {
 	out  io.Writer
-	part []byte // of a line that is not complete
+	part []byte // beginning of an incomplete line
 	done string
 }
 
@@ -135,7 +135,7 @@ func (l *lineFilter) passLine(line []byte) error {
 	return err
 }
 
-// close passes the rest on, and returns the line that counts the tests; "": there was none.
+// close writes the remaining text, and returns the line that counts the tests; "": there was none.
 func (l *lineFilter) close() string {
 	l.passLine(l.part)
 	return l.done
@@ -144,7 +144,8 @@ func (l *lineFilter) close() string {
 // counted is a number of failures or errors in the line of gotestsum.
 var counted = regexp.MustCompile(`, (\d+) (failure|error)s?`)
 
-// recountFailures takes the failures away that passed when they were repeated, and returns how many failures and errors are left.
+// recountFailures subtracts failures of tests that passed on repetition, and returns the number of remaining
+// failures and errors.
 func recountFailures(done string, passed, repeats int) (line string, left int) {
 	line = counted.ReplaceAllStringFunc(done, func(part string) string {
 		m := counted.FindStringSubmatch(part)

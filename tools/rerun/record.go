@@ -18,10 +18,10 @@ type event struct {
 	Action, Package, Test, Output string
 }
 
-// span is a time from begin to end.
+// span is an interval from begin to end.
 type span struct{ begin, end time.Time }
 
-// stall is a time in which a machine stood still, at a pace of the tests.
+// stall is an interval in which the machine was stalled, and the pace of the tests at that time.
 type stall struct {
 	span
 	pace float64
@@ -31,30 +31,31 @@ type stall struct {
 type test struct {
 	pkg, name string
 	failures  int    // of the test and its subtests
-	leaves    []span // of each subtest that failed and has none that failed; of the test itself if it has none
+	leaves    []span // of each failed subtest without failed subtests; of the test itself if no subtest failed
 	output    string
 	of        *record
 }
 
-// record holds the output and the results of one package.
+// record has the output and the results of one package.
 type record struct {
 	stalls []stall
 	output strings.Builder
 	tests  map[string]*line
 }
 
-// line holds the output and the result of one test or subtest.
+// line has the output and the result of one test or subtest.
 type line struct {
 	span
 	failed bool
 	output strings.Builder
 }
 
-// stood is the line about a stall: see internal/rig/tempo.
+// stood matches the line that reports a stall: see internal/rig/tempo.
 var stood = regexp.MustCompile(`SLOW: stood still ([0-9.]+) s until [0-9:.]+, at pace ([0-9.]+)`)
 
-// wrong finds failures that no slow machine explains, and that are never repeated: in a package's output the failures that end
-// or spoil all of its tests, and in a test's output the failures of its own promises.
+// wrongOfPackage and wrongOfTest match failures that a slow machine does not explain: their tests are never
+// repeated. A failure in a package's output affects all of its tests; a failure in a test's output breaks a
+// promise.
 var (
 	wrongOfPackage = regexp.MustCompile(`WARNING: DATA RACE|race detected during execution|(?m)^panic: |^fatal error: `)
 	wrongOfTest    = regexp.MustCompile(`(?i)` + strings.Join([]string{
@@ -68,7 +69,7 @@ var (
 	}, "|"))
 )
 
-// readEvents reads the output of go test -json, and returns the tests that failed.
+// readEvents reads the output of go test -json, and returns the failed tests.
 func readEvents(from io.Reader) (failed []*test, err error) {
 	all := make(map[string]*record)
 	for in := json.NewDecoder(from); ; {
@@ -99,7 +100,7 @@ func (r *record) addEvent(e event) {
 		r.tests[e.Test] = t
 	}
 	switch e.Action {
-	case "run", "cont": // between the two a parallel test has not run
+	case "run", "cont": // between these events a parallel test does not run
 		t.begin = e.Time
 	case "fail", "pass", "skip":
 		t.end, t.failed = e.Time, e.Action == "fail"
@@ -114,7 +115,7 @@ func (r *record) addEvent(e event) {
 	}
 }
 
-// failedTests returns the tests of a package that failed.
+// failedTests returns the failed tests of a package.
 func (r *record) failedTests(pkg string) (failed []*test) {
 	for name, l := range r.tests {
 		if !l.failed || name == "" || strings.Contains(name, "/") {
@@ -149,7 +150,7 @@ func (r *record) failsBelow(name string) bool {
 	return false
 }
 
-// repeatVerdict returns why the test is not repeated; nil: it is.
+// repeatVerdict returns the reason why the test is not repeated; nil: it is repeated.
 func (t *test) repeatVerdict() error {
 	if found := wrongOfPackage.FindString(t.of.output.String()); found != "" {
 		return fmt.Errorf("its package has %q", found)
@@ -165,12 +166,12 @@ func (t *test) repeatVerdict() error {
 	return nil
 }
 
-// meetsStall reports whether a stall is a part of a span.
+// meetsStall reports whether a stall overlaps the span.
 func (s span) meetsStall(other stall) bool {
 	return other.begin.Before(s.end) && other.end.After(s.begin)
 }
 
-// describeStalls returns the stalls while the test ran, for people.
+// describeStalls returns the stalls during the test as text.
 func (t *test) describeStalls() string {
 	var all []string
 	for _, s := range t.of.stalls {

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// readRecorded returns the tests that failed in a recorded run, each with why it is not repeated; "": it is.
+// readRecorded returns the failed tests of a recorded run, each with the reason why it is not repeated; "": it
+// is repeated.
 func readRecorded(t *testing.T, name string) (tests map[string]*test, verdicts map[string]string) {
 	t.Helper()
 	file, err := os.Open(filepath.Join("testdata", name+".json"))
@@ -60,7 +61,7 @@ func TestRepeatHasFourTimesThePace(t *testing.T) {
 
 func TestBrokenPromisesAreNotRepeated(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{ // of the rigs and suites
+	for _, text := range []string{ // texts of the rigs and suites
 		"two holders at once: tokens 3 and 3, for 1s", "3 holders at once", "2 holders", "2 hold it at once", "slot 3 has two holders", "two leaders in term 7",
 		"token 5 after 6", "token 5 for who asked after 6 was granted", "token 5 writes behind 6", "the next writer has token 5 after 6",
 		"tokens 1, 2; want them to rise", "tokens 1, 2, 3 do not rise", "granted in the order [2 1]", "order [2 1]", "the second has it before the first",
