@@ -15,7 +15,7 @@ import (
 // Take sends the acquire statement for owner and reports whether owner has the lock afterwards.
 func (d *Driver) Take(ctx context.Context, key, owner string) (bool, error) {
 	a, err := queryOne(ctx, d, readAnswer, d.schema.acquire, key, owner,
-		driverkit.InMicros(pace.RequestTime(0, pace.Alone)), "{}", true, nil, driverkit.InMicros(grace), driverkit.InMicros(place))
+		driverkit.InMicros(time.Minute), "{}", true, nil, driverkit.InMicros(grace), driverkit.InMicros(place))
 	return a.Token != nil, err
 }
 
