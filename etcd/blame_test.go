@@ -115,7 +115,7 @@ func TestImitationsOfEtcdAreRejected(t *testing.T) {
 			refused(r, "New()", err)
 			_, err = r.newDirectDriver().Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
 			refused(r, "Acquire()", err)
-			r.wantOnly(r.findingsAt(r.addrs(), 0), "reach", driver.VerdictFault, "as kine", "use etcd itself")
+			r.wantOneFinding(r.findingsAt(r.addrs(), 0), "reach", driver.VerdictFault, "as kine", "use etcd itself")
 		})
 	})
 	t.Run("leases without names", func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestImitationsOfEtcdAreRejected(t *testing.T) {
 			})
 			_, err := r.newDirectDriver().Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
 			refused(r, "Acquire()", err)
-			r.wantOnly(r.findingsAt(r.addrs(), 0), "floor", driver.VerdictFault, "as kine", "use etcd itself")
+			r.wantOneFinding(r.findingsAt(r.addrs(), 0), "floor", driver.VerdictFault, "as kine", "use etcd itself")
 		})
 	})
 }

@@ -58,8 +58,8 @@ func (r *rig) badFindings(found []driver.Finding) (bad []driver.Finding) {
 
 func urlOf(addrs ...string) string { return "etcd://" + strings.Join(addrs, ",") + "/locks" }
 
-// wantOnly checks that the doctor found one thing.
-func (r *rig) wantOnly(found []driver.Finding, check string, v driver.Verdict, words ...string) {
+// wantOneFinding checks that the doctor found one thing.
+func (r *rig) wantOneFinding(found []driver.Finding, check string, v driver.Verdict, words ...string) {
 	r.Helper()
 	if len(found) != 1 || found[0].Check != check || found[0].Verdict != v {
 		r.Errorf("found %+v, want one %s of %s", found, v, check)
@@ -114,13 +114,13 @@ func TestDoctorFindsEachClusterFault(t *testing.T) {
 		}
 	})
 	faults("a member that is not named, and TTLs under an election", 3, func(r *rig) {
-		r.wantOnly(r.findingsAt(r.addrs()[:2], 0), "members", driver.VerdictWarning, "3 members, and 2 are named")
-		r.wantOnly(r.findingsAt(r.addrs(), 2*time.Second), "ttl", driver.VerdictWarning, "election", "5 s or more")
+		r.wantOneFinding(r.findingsAt(r.addrs()[:2], 0), "members", driver.VerdictWarning, "3 members, and 2 are named")
+		r.wantOneFinding(r.findingsAt(r.addrs(), 2*time.Second), "ttl", driver.VerdictWarning, "election", "5 s or more")
 	})
 	faults("a member that hangs", 3, func(r *rig) {
 		l := r.proxyTo(r.addrs()[2])
 		l.Set(func() { l.Hole = true })
-		r.wantOnly(r.findingsAt([]string{r.addrs()[0], r.addrs()[1], l.Addr}, 0), "reach", driver.VerdictFault, "no answer in")
+		r.wantOneFinding(r.findingsAt([]string{r.addrs()[0], r.addrs()[1], l.Addr}, 0), "reach", driver.VerdictFault, "no answer in")
 	})
 	faults("a member of another cluster", 2, func(r *rig) {
 		r.fake.members[1].update(func(m *fakeMember) {
@@ -130,18 +130,18 @@ func TestDoctorFindsEachClusterFault(t *testing.T) {
 				}
 			}
 		})
-		r.wantOnly(r.findingsAt(r.addrs(), 0), "distinct", driver.VerdictFault, "another cluster than", "one cluster")
+		r.wantOneFinding(r.findingsAt(r.addrs(), 0), "distinct", driver.VerdictFault, "another cluster than", "one cluster")
 	})
 	faults("a floor of TTLs above that of the locks", 1, func(r *rig) {
 		r.fake.floor = 30
-		r.wantOnly(r.findingsAt(r.addrs(), 10*time.Second), "floor", driver.VerdictFault, "no TTL under 30s", "longer TTL", "election-timeout")
+		r.wantOneFinding(r.findingsAt(r.addrs(), 10*time.Second), "floor", driver.VerdictFault, "no TTL under 30s", "longer TTL", "election-timeout")
 		if found := r.findingsAt(r.addrs(), 30*time.Second); len(found) > 0 {
 			r.Errorf("found %+v", found)
 		}
 	})
 	faults("an alarm", 1, func(r *rig) {
 		r.fake.members[0].update(func(m *fakeMember) { m.alarm = []string{"memberID:1 alarm:NOSPACE "} })
-		r.wantOnly(r.findingsAt(r.addrs(), 0), "alarm", driver.VerdictFault, "NOSPACE", "alarm disarm")
+		r.wantOneFinding(r.findingsAt(r.addrs(), 0), "alarm", driver.VerdictFault, "NOSPACE", "alarm disarm")
 	})
 	for what, c := range map[string]struct {
 		status  func(*pb.StatusResponse)
@@ -159,7 +159,7 @@ func TestDoctorFindsEachClusterFault(t *testing.T) {
 	} {
 		faults(what, 1, func(r *rig) {
 			r.fake.members[0].update(func(m *fakeMember) { m.status = c.status })
-			r.wantOnly(r.findingsAt(r.addrs(), 0), c.check, c.verdict, c.words...)
+			r.wantOneFinding(r.findingsAt(r.addrs(), 0), c.check, c.verdict, c.words...)
 		})
 	}
 	faults("a role that only reads", 1, func(r *rig) {
@@ -171,14 +171,14 @@ func TestDoctorFindsEachClusterFault(t *testing.T) {
 				return nil
 			}
 		})
-		r.wantOnly(r.findingsAt(r.addrs(), 0), "rights", driver.VerdictFault, "permission denied", "read and write")
+		r.wantOneFinding(r.findingsAt(r.addrs(), 0), "rights", driver.VerdictFault, "permission denied", "read and write")
 	})
 	t.Run("a member that is down", func(t *testing.T) {
 		r := startAlone(t, 3)
 		addrs := r.cluster.Addrs()
 		r.cluster.Members[0].Kill()
 		r.Eventually("there is a leader", func() bool { return r.cluster.Leader(r.Within()) != nil })
-		r.wantOnly(r.diagnosedAt(urlOf(addrs...), 0, nil), "reach", driver.VerdictFault, "refused", "start it")
+		r.wantOneFinding(r.diagnosedAt(urlOf(addrs...), 0, nil), "reach", driver.VerdictFault, "refused", "start it")
 		r.cluster.Members[1].Kill()
 		r.Eventually("the last one notices", func() bool {
 			checks := make(map[string]bool)
@@ -205,9 +205,9 @@ func TestDoctorFindsEachClusterFault(t *testing.T) {
 			r.Must(do())
 		}
 		url := "etcd://me:pass%3Aw%40rd%2F%231@" + r.cluster.Addrs()[0] + "/locks"
-		r.wantOnly(r.diagnosedAt(url, 0, nil), "rights", driver.VerdictFault, "access denied", "read and write")
+		r.wantOneFinding(r.diagnosedAt(url, 0, nil), "rights", driver.VerdictFault, "access denied", "read and write")
 		url = "etcd://me:wrong@" + r.cluster.Addrs()[0] + "/locks"
-		r.wantOnly(r.diagnosedAt(url, 0, nil), "reach", driver.VerdictFault, "access denied", "correct user and password")
+		r.wantOneFinding(r.diagnosedAt(url, 0, nil), "reach", driver.VerdictFault, "access denied", "correct user and password")
 	})
 	t.Run("certificates and keys", func(t *testing.T) {
 		cert, err := redisproc.NewCertificate(t.TempDir())
@@ -232,15 +232,15 @@ func TestDoctorFindsEachClusterFault(t *testing.T) {
 		in := func(days time.Duration) func(c *tls.Config) {
 			return func(c *tls.Config) { c.Time = func() time.Time { return time.Now().Add(days * 24 * time.Hour) } } // the certificate is valid for 90 days
 		}
-		r.wantOnly(with(in(87)), "tls", driver.VerdictWarning, "certificate ends on ", "in 3 days", "renew it")
-		r.wantOnly(with(in(91)), "reach", driver.VerdictFault, "expired", "renew its certificate")
-		r.wantOnly(with(func(c *tls.Config) { c.ServerName = "etcd.example" }), "reach", driver.VerdictFault,
+		r.wantOneFinding(with(in(87)), "tls", driver.VerdictWarning, "certificate ends on ", "in 3 days", "renew it")
+		r.wantOneFinding(with(in(91)), "reach", driver.VerdictFault, "expired", "renew its certificate")
+		r.wantOneFinding(with(func(c *tls.Config) { c.ServerName = "etcd.example" }), "reach", driver.VerdictFault,
 			"etcd.example", "use a name of its certificate", "servername")
-		r.wantOnly(with(func(c *tls.Config) { c.RootCAs = x509.NewCertPool() }), "reach", driver.VerdictFault, "unknown authority", "give the CA")
-		r.wantOnly(r.diagnosedAt(url, 0, nil), "reach", driver.VerdictFault, "write etcds://")
+		r.wantOneFinding(with(func(c *tls.Config) { c.RootCAs = x509.NewCertPool() }), "reach", driver.VerdictFault, "unknown authority", "give the CA")
+		r.wantOneFinding(r.diagnosedAt(url, 0, nil), "reach", driver.VerdictFault, "write etcds://")
 		r.Must(os.Chmod(cert.Key, 0o644))
 		safe := "etcds" + strings.TrimPrefix(url, "etcd") + "?ca=" + cert.Cert + "&cert=" + cert.Cert + "&key=" + cert.Key
-		r.wantOnly(r.diagnosedAt(safe, 0, nil), "files", driver.VerdictWarning, cert.Key, "chmod o= ")
+		r.wantOneFinding(r.diagnosedAt(safe, 0, nil), "files", driver.VerdictWarning, cert.Key, "chmod o= ")
 	})
 }
 

@@ -102,7 +102,7 @@ type Driver struct {
 	calls  *driverkit.Calls
 	states *driverkit.States
 	lane   *driverkit.Lane // turns for requests that acquire or release locks
-	union  *union
+	union  *clusterIDs
 	loans  loans
 	base   base
 
@@ -119,7 +119,7 @@ func newDriver(members []string, opts *Options) (*Driver, error) {
 	}
 	d := &Driver{prefix: opts.Prefix, owners: driverkit.NewOwners(), calls: driverkit.NewCalls(), states: driverkit.NewStates(members...), secrets: opts.secrets}
 	d.lane = driverkit.NewLane(d.states, room)
-	d.union = &union{ids: make([]uint64, len(members))}
+	d.union = &clusterIDs{ids: make([]uint64, len(members))}
 	switch {
 	case d.prefix == "":
 		d.prefix = "holdfast/"

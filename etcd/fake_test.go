@@ -125,9 +125,9 @@ func (w *wire) Read(b []byte) (int, error) {
 	}
 }
 
-// most bounds the requests at one virtual moment. More requests mean an endless loop, in which virtual time
+// maxRequests bounds the requests at one virtual moment. More requests mean an endless loop, in which virtual time
 // stops.
-const most = 20_000
+const maxRequests = 20_000
 
 // fake is an in-memory etcd cluster: keys, leases, transactions and watches, by Go's clock, which may be
 // virtual. TestFakeAnswersAsEtcdDoes compares it with a real cluster.
@@ -301,10 +301,10 @@ func (f *fake) countRequest() {
 		f.moment, f.requests = now, 0
 	}
 	f.requests++
-	looped := f.requests > most
+	looped := f.requests > maxRequests
 	f.mu.Unlock()
 	if looped {
-		f.t.Errorf("more than %d requests at one moment: somebody asks again without a pause", most)
+		f.t.Errorf("more than %d requests at one moment: somebody asks again without a pause", maxRequests)
 		time.Sleep(time.Hour)
 	}
 }

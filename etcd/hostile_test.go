@@ -23,21 +23,21 @@ import (
 
 var hostile = flag.Int("hostile", 150, "how many seeds TestHostileAnswersCauseNoPanic tries, beginning with -seed")
 
-// spoiler changes answers at random: draw(n) returns a number below n.
-type spoiler struct {
+// answerSpoiler changes answers at random: draw(n) returns a number below n.
+type answerSpoiler struct {
 	mu   sync.Mutex // guards the fields below
 	draw func(n int) int
 	odds int // one of odds fields is changed
 }
 
-func (s *spoiler) IntN(n int) int {
+func (s *answerSpoiler) IntN(n int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.draw(n)
 }
 
 // garbleBytes changes a byte that arrives over a connection, or ends the connection.
-func (s *spoiler) garbleBytes(b []byte) error {
+func (s *answerSpoiler) garbleBytes(b []byte) error {
 	switch s.IntN(4 * s.odds) {
 	case 0:
 		if len(b) > 0 {
@@ -54,7 +54,7 @@ func (s *spoiler) garbleBytes(b []byte) error {
 }
 
 // spoilMessage changes fields of a message and of the messages in it.
-func (s *spoiler) spoilMessage(m protoreflect.Message) {
+func (s *answerSpoiler) spoilMessage(m protoreflect.Message) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		f := fields.Get(i)
@@ -74,7 +74,7 @@ func (s *spoiler) spoilMessage(m protoreflect.Message) {
 }
 
 // setField sets a field to an odd value, or clears it.
-func (s *spoiler) setField(m protoreflect.Message, f protoreflect.FieldDescriptor) {
+func (s *answerSpoiler) setField(m protoreflect.Message, f protoreflect.FieldDescriptor) {
 	odd := []int64{-1, 0, 1, 2, math.MaxInt64, math.MinInt64, math.MaxInt64/int64(time.Second) + 1}
 	n := odd[s.IntN(len(odd))]
 	switch kind := f.Kind(); {
@@ -143,7 +143,7 @@ func FuzzServer(f *testing.F) {
 // callEverything makes every call of a driver to a member that draw spoils.
 func callEverything(t *testing.T, draw func(n int) int) {
 	r := newFakeRig(t, 1)
-	s := &spoiler{draw: draw}
+	s := &answerSpoiler{draw: draw}
 	s.odds = 2 + s.IntN(40)
 	sound := r.newDirectDriver()
 	g, err := sound.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, Adoptable: true, Renews: true})

@@ -8,8 +8,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// spares bounds the number of spare leases.
-const spares = 64
+// maxSpares bounds the number of spare leases.
+const maxSpares = 64
 
 // loan is an etcd lease. This package calls it so because a holder has a lease too.
 type loan struct {
@@ -55,7 +55,7 @@ func (l *loans) markUsed(s loan) {
 				delete(l.used, id)
 			}
 		}
-		l.full = 2*len(l.used) + spares
+		l.full = 2*len(l.used) + maxSpares
 	}
 	if l.used == nil {
 		l.used = make(map[clientv3.LeaseID]loan)
@@ -83,7 +83,7 @@ func (l *loans) giveBack(id clientv3.LeaseID) bool {
 func (l *loans) save(s loan) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !s.isFresh() || len(l.spare) >= spares {
+	if !s.isFresh() || len(l.spare) >= maxSpares {
 		return false
 	}
 	l.spare = append(l.spare, s)

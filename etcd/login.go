@@ -22,14 +22,14 @@ import (
 type login struct {
 	username, password string
 
-	mu     sync.Mutex // guards what follows
-	last   *pass      // in progress or accepted; nil: none
+	mu     sync.Mutex    // guards what follows
+	last   *loginAttempt // in progress or accepted; nil: none
 	closed bool
 	tasks  sync.WaitGroup // no task is added after closed is set
 }
 
-// pass is one login.
-type pass struct {
+// loginAttempt is one login.
+type loginAttempt struct {
 	done  chan struct{} // closed once the other fields are set
 	token string        // empty: the member needs no token
 	err   error
@@ -43,7 +43,7 @@ func isStale(err error) bool {
 }
 
 // withLogin returns ctx with the token for requests, and the login that it uses; nil: there is no user.
-func (n *node) withLogin(ctx context.Context) (context.Context, *pass, error) {
+func (n *node) withLogin(ctx context.Context) (context.Context, *loginAttempt, error) {
 	if n.username == "" {
 		return ctx, nil, nil
 	}
@@ -63,21 +63,21 @@ func (n *node) withLogin(ctx context.Context) (context.Context, *pass, error) {
 }
 
 // currentLogin returns the last login, or begins one; nil after close.
-func (n *node) currentLogin() *pass {
+func (n *node) currentLogin() *loginAttempt {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
 		return nil
 	}
 	if n.last == nil {
-		p := &pass{done: make(chan struct{})}
+		p := &loginAttempt{done: make(chan struct{})}
 		n.last = p
 		n.tasks.Go(func() { n.authenticate(p) })
 	}
 	return n.last
 }
 
-func (n *node) authenticate(p *pass) {
+func (n *node) authenticate(p *loginAttempt) {
 	defer close(p.done)
 	ctx, cancel := driverkit.WithLimit(n.work, pace.LoginTime())
 	defer cancel()
@@ -107,7 +107,7 @@ func (l *login) loggingIn() bool {
 }
 
 // forget makes the next caller log in again, unless another caller has done so since p.
-func (l *login) forget(p *pass) {
+func (l *login) forget(p *loginAttempt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.last == p {

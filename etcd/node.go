@@ -54,10 +54,10 @@ type node struct {
 	doubt    chan struct{} // receives when a request got no answer in time
 	leads    atomic.Uint64 // term in which the member led at the last probe; 0: it did not lead
 	login
-	union *union
+	union *clusterIDs
 }
 
-func newNode(work context.Context, place int, name, test string, opts *Options, u *union) (n *node, err error) {
+func newNode(work context.Context, place int, name, test string, opts *Options, u *clusterIDs) (n *node, err error) {
 	scheme := "http://"
 	if opts.TLS != nil {
 		scheme = "https://"
@@ -161,9 +161,9 @@ func (n *node) close() {
 	}
 }
 
-// standstill is the error of a request whose limit passed while this process was suspended: the answer may
+// suspendedError is the error of a request whose limit passed while this process was suspended: the answer may
 // have arrived, and the member is not at fault.
-type standstill struct{ error }
+type suspendedError struct{ error }
 
 // tryRequest calls fn for this member, for limit at most.
 func (n *node) tryRequest(ctx context.Context, limit time.Duration, fn request) error {
@@ -173,7 +173,7 @@ func (n *node) tryRequest(ctx context.Context, limit time.Duration, fn request) 
 	defer context.AfterFunc(n.work, cancel)()
 	err := n.runWithLogin(ctx, fn)
 	if took := time.Since(begin); isStallError(err) && took > limit+limit/4 {
-		return standstill{fmt.Errorf("this process stood still for %v, and did not see whether the answer came in %v", (took - limit).Round(time.Millisecond), limit)}
+		return suspendedError{fmt.Errorf("this process stood still for %v, and did not see whether the answer came in %v", (took - limit).Round(time.Millisecond), limit)}
 	}
 	if errors.Is(err, driver.ErrLost) || driverkit.Lasts(err) { // an error does not name its cluster
 		pb.NewMaintenanceClient(n.client.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
@@ -245,7 +245,7 @@ func explainError(ctx context.Context, err error) error {
 		return driverkit.Stall{Err: errors.New("no answer in time")}
 	case strings.Contains(text, errSilent.Error()):
 		return driverkit.Stall{Err: errSilent}
-	case gaveUp(text):
+	case isSilentConnError(text):
 		return driverkit.Stall{Err: fmt.Errorf("no answer in %v", pace.CallTime())}
 	case mend == "" && strings.Contains(text, "server preface"):
 		mend = "; if the members speak TLS, write etcds://"
@@ -255,8 +255,8 @@ func explainError(ctx context.Context, err error) error {
 	return errors.New(text + mend)
 }
 
-// gaveUp reports whether text is the error of a connection that gRPC closed because nothing arrived.
-func gaveUp(text string) bool {
+// isSilentConnError reports whether text is the error of a connection that gRPC closed because nothing arrived.
+func isSilentConnError(text string) bool {
 	return strings.Contains(text, "server preface") && strings.Contains(text, net.ErrClosed.Error()) ||
 		strings.Contains(text, "handshake failed") && strings.Contains(text, context.DeadlineExceeded.Error())
 }
@@ -293,7 +293,7 @@ func (d *Driver) callAny(ctx context.Context, limit time.Duration, fn request) e
 		}
 		d.reportAnswer(n, err)
 		if isStallError(err) {
-			n.suspect()
+			n.testConnection()
 		}
 		if err == nil || errors.Is(err, driver.ErrLost) {
 			return err
@@ -399,8 +399,8 @@ func (n *node) ping(ctx context.Context) error {
 	return err
 }
 
-// suspect makes watchMember test the connection soon.
-func (n *node) suspect() {
+// testConnection makes watchMember test the connection soon.
+func (n *node) testConnection() {
 	select {
 	case n.doubt <- struct{}{}:
 	default: // a test is pending
@@ -444,7 +444,7 @@ func (n *node) probe(ctx context.Context, c *clientv3.Client) error {
 // reportAnswer reports a member's answer as its state. An error by a suspension of this process tells nothing
 // about the member.
 func (d *Driver) reportAnswer(n *node, err error) {
-	_, blind := errors.AsType[standstill](err)
+	_, blind := errors.AsType[suspendedError](err)
 	if d.calls.Alive.Err() == nil && !blind {
 		d.states.Report(n.place, err)
 	}

@@ -48,7 +48,7 @@ func TestHangingMemberIsNoTLSFault(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				opts.dial = dialSilent
-				n, err := newNode(t.Context(), 0, "silent:2379", "", opts, &union{ids: make([]uint64, 1)})
+				n, err := newNode(t.Context(), 0, "silent:2379", "", opts, &clusterIDs{ids: make([]uint64, 1)})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -34,12 +34,12 @@ type call struct {
 	lost, muted, stopped bool
 }
 
-// raw is a codec that leaves messages as bytes.
-type raw struct{}
+// rawCodec is a codec that leaves messages as bytes.
+type rawCodec struct{}
 
-func (raw) Name() string                  { return "raw" }
-func (raw) Marshal(v any) ([]byte, error) { return *v.(*[]byte), nil }
-func (raw) Unmarshal(data []byte, v any) error {
+func (rawCodec) Name() string                  { return "raw" }
+func (rawCodec) Marshal(v any) ([]byte, error) { return *v.(*[]byte), nil }
+func (rawCodec) Unmarshal(data []byte, v any) error {
 	*v.(*[]byte) = append([]byte(nil), data...)
 	return nil
 }
@@ -48,7 +48,7 @@ func (r *rig) proxyTo(member string) *fixture.Link {
 	r.Helper()
 	p := &proxy{Link: fixture.NewLink()}
 	options := []grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodec(raw{})),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodec(rawCodec{})),
 	}
 	var l net.Listener
 	var err error
@@ -62,7 +62,7 @@ func (r *rig) proxyTo(member string) *fixture.Link {
 	}
 	p.member, err = grpc.NewClient("passthrough:///"+member, options...)
 	r.Must(err)
-	server := grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error { return p.forward(s) }))
+	server := grpc.NewServer(grpc.ForceServerCodec(rawCodec{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error { return p.forward(s) }))
 	var running sync.WaitGroup
 	running.Go(func() { server.Serve(l) })
 	r.Cleanup(func() {

@@ -20,9 +20,9 @@ import (
 // A client creates the key of a lock on condition that the base is unchanged. So a later claim has a later
 // token, without a request for the base.
 
-// ahead is the time by which a client raises the tokens beyond its clock, so that not each client must raise
+// tokenLead is the time by which a client raises the tokens beyond its clock, so that not each client must raise
 // them at its start.
-const ahead = 10 * time.Second
+const tokenLead = 10 * time.Second
 
 // base is the token base as a client knows it.
 type base struct {
@@ -61,7 +61,7 @@ func (b *base) readKey(kvs []*mvccpb.KeyValue, revision int64, now time.Time) (r
 		return 0, 0, false
 	}
 	before, b.revision = b.revision, 0
-	return max(b.value, clock+ahead.Microseconds()), before, true
+	return max(b.value, clock+tokenLead.Microseconds()), before, true
 }
 
 // noteWritten stores what this client has written.

@@ -10,16 +10,16 @@ import (
 var errForeign = errors.New("it belongs to another cluster than most of the members that are named, so that their locks would not exclude one another; " +
 	"name members of one cluster")
 
-// union holds the cluster id of each member. Most of the named members must belong to one cluster: otherwise
+// clusterIDs holds the cluster id of each member. Most of the named members must belong to one cluster: otherwise
 // two clients could each reach a different cluster and both get a lock. That needs no more members than the
 // cluster itself needs.
-type union struct {
+type clusterIDs struct {
 	mu  sync.Mutex // guards the fields below
 	ids []uint64   // last cluster id of each member; 0: unknown
 }
 
 // noteMember stores the cluster id of a member; 0: its answer has none.
-func (u *union) noteMember(place int, id uint64) {
+func (u *clusterIDs) noteMember(place int, id uint64) {
 	if id != 0 {
 		u.mu.Lock()
 		u.ids[place] = id
@@ -28,7 +28,7 @@ func (u *union) noteMember(place int, id uint64) {
 }
 
 // foreignError returns an error if the member's cluster is not the one of most members.
-func (u *union) foreignError(place int) error {
+func (u *clusterIDs) foreignError(place int) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if id := u.ids[place]; id == 0 || u.isMajority(id) || !u.isDecided() && u.count(0) > 0 {
@@ -38,19 +38,19 @@ func (u *union) foreignError(place int) error {
 }
 
 // isKnown reports whether most members are known to belong to one cluster.
-func (u *union) isKnown() bool {
+func (u *clusterIDs) isKnown() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.isDecided()
 }
 
-func (u *union) isDecided() bool {
+func (u *clusterIDs) isDecided() bool {
 	return slices.ContainsFunc(u.ids, func(id uint64) bool { return id != 0 && u.isMajority(id) })
 }
 
-func (u *union) isMajority(id uint64) bool { return u.count(id) > len(u.ids)/2 }
+func (u *clusterIDs) isMajority(id uint64) bool { return u.count(id) > len(u.ids)/2 }
 
-func (u *union) count(id uint64) (n int) {
+func (u *clusterIDs) count(id uint64) (n int) {
 	for _, other := range u.ids {
 		if other == id {
 			n++
@@ -60,7 +60,7 @@ func (u *union) count(id uint64) (n int) {
 }
 
 // isMixed reports whether some members belong to different clusters.
-func (u *union) isMixed() bool {
+func (u *clusterIDs) isMixed() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	ids := slices.DeleteFunc(slices.Clone(u.ids), func(id uint64) bool { return id == 0 })

@@ -20,7 +20,7 @@ func TestForeignMemberCostsNoLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { other.Stop() })
-	n, err := newNode(t.Context(), 2, other.Addrs()[0], "", &Options{}, &union{ids: []uint64{7, 7, 0}})
+	n, err := newNode(t.Context(), 2, other.Addrs()[0], "", &Options{}, &clusterIDs{ids: []uint64{7, 7, 0}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,7 +58,7 @@ func TestChaos(t *testing.T) {
 			}
 		})
 	}
-	c.makeTrouble(ctx, s)
+	c.causeFaults(ctx, s)
 	all.Wait()
 	c.checkBalance(t)
 }
@@ -102,8 +102,8 @@ func (c *chaos) takeTurn(ctx context.Context, d *postgres.Driver, client *holdfa
 	}
 }
 
-// makeTrouble causes faults until ctx ends.
-func (c *chaos) makeTrouble(ctx context.Context, s *pgproc.Server) {
+// causeFaults causes faults until ctx ends.
+func (c *chaos) causeFaults(ctx context.Context, s *pgproc.Server) {
 	for n := 0; ctx.Err() == nil; n++ {
 		time.Sleep(rand.N(200 * time.Millisecond)) // some callers get the lock between two faults
 		switch rand.IntN(5) {

@@ -122,7 +122,7 @@ func (c *claim) tryOnce(ctx context.Context) (driver.Grant, error) {
 	if v := c.visit; v != nil && !v.heard && v.isOver() {
 		v.heard = true
 		if v.ear == nil {
-			c.doubt = c.doubt || isDoubtful(v.err)
+			c.doubt = c.doubt || mayHaveRun(v.err)
 			c.left = c.left || c.doubt
 			c.visit, c.visited = nil, true
 		} else {
@@ -146,7 +146,7 @@ func (c *claim) tryOnce(ctx context.Context) (driver.Grant, error) {
 
 // readReply turns the server's answer into a grant or an error. The claim asked for a TTL of granted.
 func (c *claim) readReply(ctx context.Context, r reply[answer], granted time.Duration, err error) (driver.Grant, error) {
-	c.doubt = c.doubt || r.doubt || isDoubtful(err)
+	c.doubt = c.doubt || r.doubt || mayHaveRun(err)
 	switch {
 	case err != nil:
 		c.left = c.left || c.doubt
@@ -176,7 +176,7 @@ func (c *claim) readReply(ctx context.Context, r reply[answer], granted time.Dur
 func (c *claim) rename() {
 	if v := c.visit; v != nil && !v.heard { // it waits there under the old name
 		if ear, _ := v.end(); ear != nil {
-			c.d.quitLater(ear)
+			c.d.quitInBackground(ear)
 		}
 		c.visit, c.visited = nil, true
 	}
@@ -292,7 +292,7 @@ func (c *claim) planPause(obstacle error, tries int) (limit time.Duration, again
 
 // leaveTurnstile passes the turnstile to the next waiter. The claim keeps its ticket.
 func (c *claim) leaveTurnstile() {
-	c.d.quitLater(c.visit.ear)
+	c.d.quitInBackground(c.visit.ear)
 	c.visit, c.visited = nil, true
 }
 

@@ -31,7 +31,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	}
 	defer d.calls.Leave()
 	ttl = cmp.Or(ttl, driverkit.ExamTTL)
-	l := &look{Notes: driverkit.Notes{Node: d.node}, d: d, ttl: ttl, limit: pace.RequestTime(ttl, pace.Alone)}
+	l := &doctorRun{Notes: driverkit.Notes{Node: d.node}, d: d, ttl: ttl, limit: pace.RequestTime(ttl, pace.Alone)}
 	l.Files(d.secrets...)
 	conn, err := d.dialConn(d.calls.Alive, l.in.add)
 	if err != nil {
@@ -49,8 +49,8 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	return l.Found
 }
 
-// look is one run of the doctor.
-type look struct {
+// doctorRun is one run of the doctor.
+type doctorRun struct {
 	driverkit.Notes
 	d     *Driver
 	conn  *pgx.Conn
@@ -60,7 +60,7 @@ type look struct {
 }
 
 // runChecks runs the checks in order, until one gets no answer.
-func (l *look) runChecks(ctx context.Context) {
+func (l *doctorRun) runChecks(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pace.ExamTime())
 	defer cancel()
 	for _, check := range []struct {
@@ -89,7 +89,7 @@ func (l *look) runChecks(ctx context.Context) {
 }
 
 // addFailure notes why the database cannot be used, or why the checks stop.
-func (l *look) addFailure(ctx context.Context, check string, err error) {
+func (l *doctorRun) addFailure(ctx context.Context, check string, err error) {
 	if errorCode(err) == noRights {
 		l.Add("rights", driver.VerdictFault, err.Error(), l.grantStatements(ctx))
 		return
@@ -98,16 +98,16 @@ func (l *look) addFailure(ctx context.Context, check string, err error) {
 }
 
 // readRow reads one row.
-func (l *look) readRow(ctx context.Context, sql string, args []any, to ...any) error {
+func (l *doctorRun) readRow(ctx context.Context, sql string, args []any, to ...any) error {
 	return l.conn.QueryRow(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...).Scan(to...)
 }
 
-func (l *look) checkPace(ctx context.Context) error {
+func (l *doctorRun) checkPace(ctx context.Context) error {
 	var one int
 	return l.Pace(l.limit, func() error { return l.readRow(ctx, "SELECT 1", nil, &one) })
 }
 
-func (l *look) checkVersion(ctx context.Context) error {
+func (l *doctorRun) checkVersion(ctx context.Context) error {
 	var number int
 	var text string
 	err := l.readRow(ctx, "SELECT current_setting('server_version_num')::int, current_setting('server_version')", nil, &number, &text)
@@ -117,7 +117,7 @@ func (l *look) checkVersion(ctx context.Context) error {
 	return err
 }
 
-func (l *look) checkNumber(number int, text string) {
+func (l *doctorRun) checkNumber(number int, text string) {
 	if number < oldest {
 		l.Add("version", driver.VerdictFault, "it is PostgreSQL "+text, "update it to 11 or newer")
 		return
@@ -126,7 +126,7 @@ func (l *look) checkNumber(number int, text string) {
 }
 
 // checkRole checks that the server accepts writes.
-func (l *look) checkRole(ctx context.Context) error {
+func (l *doctorRun) checkRole(ctx context.Context) error {
 	var standby, reads bool
 	err := l.readRow(ctx, "SELECT pg_is_in_recovery(), current_setting('default_transaction_read_only')::bool", nil, &standby, &reads)
 	switch {
@@ -143,7 +143,7 @@ func (l *look) checkRole(ctx context.Context) error {
 	return nil
 }
 
-func (l *look) checkClock(ctx context.Context) error {
+func (l *doctorRun) checkClock(ctx context.Context) error {
 	var at int64 // a number, because the format of dates depends on the session
 	before := time.Now()
 	if err := l.readRow(ctx, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint", nil, &at); err != nil {
@@ -161,7 +161,7 @@ func (l *look) checkClock(ctx context.Context) error {
 }
 
 // checkDurability checks whether a crash can undo grants.
-func (l *look) checkDurability(ctx context.Context) error {
+func (l *doctorRun) checkDurability(ctx context.Context) error {
 	var off []string
 	for _, name := range []string{"fsync", "synchronous_commit", "full_page_writes"} {
 		var value string
@@ -181,7 +181,7 @@ func (l *look) checkDurability(ctx context.Context) error {
 	return nil
 }
 
-func (l *look) checkReplicas(ctx context.Context) error {
+func (l *doctorRun) checkReplicas(ctx context.Context) error {
 	var n int
 	var names string
 	err := l.readRow(ctx, "SELECT count(*), current_setting('synchronous_standby_names') FROM pg_stat_replication", nil, &n, &names)
@@ -198,7 +198,7 @@ func (l *look) checkReplicas(ctx context.Context) error {
 	return nil
 }
 
-func (l *look) checkConnections(ctx context.Context) error {
+func (l *doctorRun) checkConnections(ctx context.Context) error {
 	var used, most int
 	err := l.readRow(ctx, "SELECT count(*), current_setting('max_connections')::int FROM pg_stat_activity "+
 		"WHERE backend_type = 'client backend'", nil, &used, &most)
@@ -207,7 +207,7 @@ func (l *look) checkConnections(ctx context.Context) error {
 		return err
 	case used > most/10*9:
 		l.Add("connections", driver.VerdictWarning, fmt.Sprintf("%d of %d connections are in use: a renewal that gets none is late", used, most),
-			mendTooMany)
+			tooManyFix)
 	default:
 		l.OK("connections", "%d of %d; this client opens %d at most", used, most, l.d.maxConns())
 	}
@@ -215,7 +215,7 @@ func (l *look) checkConnections(ctx context.Context) error {
 }
 
 // checkPooler finds a pooler that breaks LISTEN, or a server that gives all connections one session.
-func (l *look) checkPooler(ctx context.Context) error {
+func (l *doctorRun) checkPooler(ctx context.Context) error {
 	there, shared, err := l.d.compareSessions(ctx, l.conn)
 	switch {
 	case there && errorCode(err) == tooMany: // checkConnections warns of it; there is no second session to compare
@@ -274,7 +274,7 @@ func (d *Driver) wayToWait() string {
 	return "waiters wait for notifications"
 }
 
-func (l *look) checkTransport(context.Context) error {
+func (l *doctorRun) checkTransport(context.Context) error {
 	conn := l.conn.PgConn().Conn()
 	if _, local := conn.(*net.UnixConn); local {
 		l.OK("tls", "a socket of this machine")
@@ -307,7 +307,7 @@ func tlsWeakness(config *pgx.ConnConfig, conn net.Conn) string {
 	return ""
 }
 
-func (l *look) checkSchema(ctx context.Context) error {
+func (l *doctorRun) checkSchema(ctx context.Context) error {
 	in, err := l.d.schema.readState(ctx, l.conn)
 	if err == nil {
 		err = l.d.schema.checkVersion(in)
@@ -319,7 +319,7 @@ func (l *look) checkSchema(ctx context.Context) error {
 }
 
 // checkPermissions checks that the user has the permissions that locks need.
-func (l *look) checkPermissions(ctx context.Context) error {
+func (l *doctorRun) checkPermissions(ctx context.Context) error {
 	rows, err := l.conn.Query(ctx, `
 		SELECT p || ' on table ' || c.relname FROM pg_class c, unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p
 			WHERE c.relnamespace = to_regnamespace($1::text) AND c.relname IN ('lock', 'ticket') AND NOT has_table_privilege(c.oid, p)
@@ -342,7 +342,7 @@ func (l *look) checkPermissions(ctx context.Context) error {
 }
 
 // grantStatements returns the statements that give this user all permissions that locks need.
-func (l *look) grantStatements(ctx context.Context) string {
+func (l *doctorRun) grantStatements(ctx context.Context) string {
 	var user string
 	if l.conn == nil || l.readRow(ctx, "SELECT quote_ident(current_user)", nil, &user) != nil {
 		user = "USER"
@@ -368,7 +368,7 @@ const idleSQL = `SELECT extract(epoch FROM clock_timestamp() - state_change)::bi
 
 // checkSnapshots finds an old snapshot, which keeps the server from cleaning up the rows of locks, and a
 // transaction that may become one.
-func (l *look) checkSnapshots(ctx context.Context) error {
+func (l *doctorRun) checkSnapshots(ctx context.Context) error {
 	const bound = "transaction_timeout (from PostgreSQL 17 on) or idle_in_transaction_session_timeout"
 	var turns, seconds int
 	var whose, name string
@@ -393,7 +393,7 @@ func (l *look) checkSnapshots(ctx context.Context) error {
 }
 
 // checkLogged finds unlogged tables, which a crash empties.
-func (l *look) checkLogged(ctx context.Context) error {
+func (l *doctorRun) checkLogged(ctx context.Context) error {
 	rows, err := l.conn.Query(ctx, "SELECT relname::text FROM pg_class WHERE relnamespace = to_regnamespace($1::text) AND relkind = 'r' AND relpersistence <> 'p'",
 		pgx.QueryExecModeExec, l.d.schema.name)
 	if err != nil {

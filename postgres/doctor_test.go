@@ -46,8 +46,8 @@ func (r *rig) badFindings(dsn string) (bad []driver.Finding) {
 	return bad
 }
 
-// wantOnly checks that the doctor found one thing.
-func (r *rig) wantOnly(dsn, check string, v driver.Verdict, words ...string) {
+// wantOneFinding checks that the doctor found one thing.
+func (r *rig) wantOneFinding(dsn, check string, v driver.Verdict, words ...string) {
 	r.Helper()
 	found := r.badFindings(dsn)
 	if len(found) != 1 || found[0].Check != check || found[0].Verdict != v {
@@ -114,17 +114,17 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 		r := start(t)
 		p := r.newRelay()
 		p.Set(func() { p.Refuse = true })
-		r.wantOnly("postgres://holdfast:hunter2@"+p.Addr+"/postgres?sslmode=disable", "reach", driver.VerdictFault)
+		r.wantOneFinding("postgres://holdfast:hunter2@"+p.Addr+"/postgres?sslmode=disable", "reach", driver.VerdictFault)
 	})
 	t.Run("no tables", func(t *testing.T) {
 		r := start(t)
 		r.opts.Schema = "none"
-		r.wantOnly(dsn(""), "schema", driver.VerdictFault, "no tables for locks", "holdfast migrate")
+		r.wantOneFinding(dsn(""), "schema", driver.VerdictFault, "no tables for locks", "holdfast migrate")
 	})
 	t.Run("tables of another version", func(t *testing.T) {
 		r := start(t)
 		r.execSQL("UPDATE holdfast.version SET version = 0")
-		r.wantOnly(dsn(""), "schema", driver.VerdictFault, "version 0", "holdfast migrate")
+		r.wantOneFinding(dsn(""), "schema", driver.VerdictFault, "version 0", "holdfast migrate")
 	})
 	t.Run("a user without rights", func(t *testing.T) {
 		r := start(t)
@@ -133,28 +133,28 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 		r.execSQL("CREATE ROLE " + quoted + " LOGIN")
 		as := strings.Replace(dsn(""), "user=holdfast", "user='"+name+"'", 1)
 		grant := `GRANT USAGE ON SCHEMA "` + r.opts.Schema + `" TO ` + quoted
-		r.wantOnly(as, "rights", driver.VerdictFault, "permission denied", grant)
+		r.wantOneFinding(as, "rights", driver.VerdictFault, "permission denied", grant)
 		r.execSQL(grant)
 		r.execSQL(`GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA "` + r.opts.Schema + `" TO ` + quoted)
-		r.wantOnly(as, "rights", driver.VerdictFault, "DELETE on table lock, DELETE on table ticket", grant, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES")
+		r.wantOneFinding(as, "rights", driver.VerdictFault, "DELETE on table lock, DELETE on table ticket", grant, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES")
 	})
 	t.Run("a crash that undoes grants", func(t *testing.T) {
-		start(t).wantOnly(dsn("options='-c synchronous_commit=off'"), "durability", driver.VerdictFault, "synchronous_commit is off", "set synchronous_commit on")
+		start(t).wantOneFinding(dsn("options='-c synchronous_commit=off'"), "durability", driver.VerdictFault, "synchronous_commit is off", "set synchronous_commit on")
 	})
 	t.Run("a server that does not wait for its disk", func(t *testing.T) {
-		newRigOn(t, server).wantOnly(server.DSN(), "durability", driver.VerdictFault, "fsync, full_page_writes is off")
+		newRigOn(t, server).wantOneFinding(server.DSN(), "durability", driver.VerdictFault, "fsync, full_page_writes is off")
 	})
 	t.Run("transactions that only read", func(t *testing.T) {
-		start(t).wantOnly(dsn("options='-c default_transaction_read_only=on'"), "role", driver.VerdictFault, "default_transaction_read_only")
+		start(t).wantOneFinding(dsn("options='-c default_transaction_read_only=on'"), "role", driver.VerdictFault, "default_transaction_read_only")
 	})
 	t.Run("a table that a crash empties", func(t *testing.T) {
 		r := start(t)
 		r.execSQL("ALTER TABLE holdfast.lock SET UNLOGGED")
-		r.wantOnly(dsn(""), "tables", driver.VerdictFault, "not logged", "SET LOGGED")
+		r.wantOneFinding(dsn(""), "tables", driver.VerdictFault, "not logged", "SET LOGGED")
 	})
 	t.Run("a pooler in transaction mode", func(t *testing.T) {
 		r := start(t)
-		r.wantOnly(pooled(r, "transaction"), "pooler", driver.VerdictWarning, "waiters poll", "session mode")
+		r.wantOneFinding(pooled(r, "transaction"), "pooler", driver.VerdictWarning, "waiters poll", "session mode")
 		if found := r.badFindings(pooled(r, "session")); len(found) > 0 {
 			t.Errorf("in session mode: %+v", found)
 		}
@@ -169,7 +169,7 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 			}
 			defer conn.Close(t.Context())
 		}
-		r.wantOnly(s.DSN(), "connections", driver.VerdictWarning, "of 12 connections", "pool_max_conns")
+		r.wantOneFinding(s.DSN(), "connections", driver.VerdictWarning, "of 12 connections", "pool_max_conns")
 	})
 	t.Run("no connection that is left", func(t *testing.T) {
 		s := startDurable(t, "max_connections=12", "superuser_reserved_connections=0")
@@ -181,7 +181,7 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 			}
 			defer conn.Close(t.Context())
 		}
-		r.wantOnly(s.DSN(), "reach", driver.VerdictFault, "too many clients", "raise max_connections")
+		r.wantOneFinding(s.DSN(), "reach", driver.VerdictFault, "too many clients", "raise max_connections")
 	})
 	t.Run("certificates and keys", func(t *testing.T) {
 		r := start(t)
@@ -196,14 +196,14 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 		url := func(addr, more string) string { return "postgres://holdfast:hunter2@" + addr + "/postgres?" + more }
 		safe, verified := serveTLS(t, cert), "sslmode=verify-full&sslrootcert="+cert.Cert
 		_, port, _ := net.SplitHostPort(safe)
-		r.wantOnly(url(serveTLS(t, old), "sslmode=verify-full&sslrootcert="+old.Cert), "reach", driver.VerdictFault, "expired", "renew its certificate")
-		r.wantOnly(url("127.0.0.2:"+port, verified), "reach", driver.VerdictFault, "127.0.0.2", "use a name of its certificate as the host")
-		r.wantOnly(url(safe, "sslmode=verify-full"), "reach", driver.VerdictFault, "unknown authority", "give the CA that signed its certificate by sslrootcert")
-		r.wantOnly(url(serveTLS(t, nil), verified), "reach", driver.VerdictFault, "refused TLS", "turn on ssl")
+		r.wantOneFinding(url(serveTLS(t, old), "sslmode=verify-full&sslrootcert="+old.Cert), "reach", driver.VerdictFault, "expired", "renew its certificate")
+		r.wantOneFinding(url("127.0.0.2:"+port, verified), "reach", driver.VerdictFault, "127.0.0.2", "use a name of its certificate as the host")
+		r.wantOneFinding(url(safe, "sslmode=verify-full"), "reach", driver.VerdictFault, "unknown authority", "give the CA that signed its certificate by sslrootcert")
+		r.wantOneFinding(url(serveTLS(t, nil), verified), "reach", driver.VerdictFault, "refused TLS", "turn on ssl")
 		if err := os.Chmod(cert.Key, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		r.wantOnly(dsn("sslcert="+cert.Cert+" sslkey='"+cert.Key+"'"), "files", driver.VerdictWarning, cert.Key, "chmod o= ")
+		r.wantOneFinding(dsn("sslcert="+cert.Cert+" sslkey='"+cert.Key+"'"), "files", driver.VerdictWarning, cert.Key, "chmod o= ")
 	})
 	t.Run("a certificate that nobody verifies", func(t *testing.T) {
 		r := start(t)
@@ -214,8 +214,8 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 			t.Errorf("with verify-full: %+v", found)
 		}
 		url, _, _ = strings.Cut(url, "?")
-		r.wantOnly(url+"?sslmode=require", "tls", driver.VerdictWarning, "not verified", "verify-full", "sslrootcert")
-		r.wantOnly(url, "tls", driver.VerdictWarning, "not verified", "verify-full", "sslrootcert")
+		r.wantOneFinding(url+"?sslmode=require", "tls", driver.VerdictWarning, "not verified", "verify-full", "sslrootcert")
+		r.wantOneFinding(url, "tls", driver.VerdictWarning, "not verified", "verify-full", "sslrootcert")
 	})
 	t.Run("an old snapshot", func(t *testing.T) {
 		s := startDurable(t) // a server of its own, because the fault would disturb other tests
@@ -227,7 +227,7 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 		r.execSQL("CREATE TABLE holdfast.turn (n int)")
 		r.execSQL(`DO $$ BEGIN FOR i IN 1..10010 LOOP
 			BEGIN INSERT INTO holdfast.turn VALUES (i); EXCEPTION WHEN division_by_zero THEN NULL; END; END LOOP; END $$`)
-		r.wantOnly(s.DSN(), "tables", driver.VerdictWarning, "transactions old", "slower", "idle_in_transaction_session_timeout")
+		r.wantOneFinding(s.DSN(), "tables", driver.VerdictWarning, "transactions old", "slower", "idle_in_transaction_session_timeout")
 		r.Must(tx.Rollback(t.Context()))
 		if found := r.badFindings(s.DSN()); len(found) > 0 {
 			t.Errorf("after its end: %+v", found)
@@ -260,7 +260,7 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 	t.Run("a name that is no database", func(t *testing.T) {
 		r := start(t)
 		socket := url.QueryEscape(strings.TrimSuffix(r.socket, "/.s.PGSQL.5432"))
-		r.wantOnly("postgres://holdfast@/nowhere?host="+socket, "reach", driver.VerdictFault, `"nowhere"`, "create it")
+		r.wantOneFinding("postgres://holdfast@/nowhere?host="+socket, "reach", driver.VerdictFault, `"nowhere"`, "create it")
 	})
 }
 
@@ -339,14 +339,14 @@ func (r *rig) tlsAddress(cert *redisproc.Certificate) string {
 	return l.Addr().String()
 }
 
-// plain is a connection without TLS to the address in to.
-type plain struct {
+// plainConn is a connection without TLS to the address in to.
+type plainConn struct {
 	net.Conn
 	to netip.AddrPort
 }
 
 // RemoteAddr implements net.Conn.
-func (p plain) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(p.to) }
+func (p plainConn) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(p.to) }
 
 // A connection within this machine, or a URL that asks for no TLS, gets no warning.
 func TestDoctorWarnsOfClearTextFallback(t *testing.T) {
@@ -362,7 +362,7 @@ func TestDoctorWarnsOfClearTextFallback(t *testing.T) {
 		{"postgres://h/db", "127.0.0.1:5432", false},
 		{"postgres://h/db", "[::1]:5432", false},
 	} {
-		if text := postgres.Weakness(c.url, plain{to: netip.MustParseAddrPort(c.to)}); (text != "") != c.warns {
+		if text := postgres.Weakness(c.url, plainConn{to: netip.MustParseAddrPort(c.to)}); (text != "") != c.warns {
 			t.Errorf("%s at %s: %q, want a warning: %v", c.url, c.to, text, c.warns)
 		}
 	}

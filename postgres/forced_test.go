@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// unrenewed is a TTL so long that no renewal is sent within a test.
-const unrenewed = time.Hour
+// longTTL is a TTL so long that no renewal is sent within a test.
+const longTTL = time.Hour
 
 // byWhom is the reason that the tests give for a force-release.
 const byWhom = "ops@here: it hangs"
@@ -38,7 +38,7 @@ func (r *rig) checkForced(l *holdfast.Lease) {
 
 func TestForceEndsLeaseBeforeFirstRenewal(t *testing.T) {
 	r := startRig(t)
-	l := r.Acquire(r.newClient(), "k", unrenewed)
+	l := r.Acquire(r.newClient(), "k", longTTL)
 	r.forceLock(l)
 	r.checkForced(l)
 }
@@ -48,7 +48,7 @@ func TestForceBeforeListenIsFoundLater(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	r.linkOf(d).Halt("LISTEN ")
-	l := r.Acquire(r.Client(d), "k", unrenewed)
+	l := r.Acquire(r.Client(d), "k", longTTL)
 	r.Caught(d)
 	r.forceLock(l)
 	r.linkOf(d).Resume()
@@ -60,7 +60,7 @@ func TestForceDuringReconnectIsFound(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	c := r.Client(d)
-	first, l := r.Acquire(c, "first", unrenewed), r.Acquire(c, "k", unrenewed)
+	first, l := r.Acquire(c, "first", longTTL), r.Acquire(c, "k", longTTL)
 	r.forceLock(first)
 	r.checkForced(first) // so the driver listens now
 	r.linkOf(d).Halt("LISTEN ")
@@ -77,9 +77,9 @@ func TestPollingHolderLearnsWhoForcedIt(t *testing.T) {
 	d, err := postgres.New(t.Context(), r.pool, &postgres.Options{Schema: r.opts.Schema, NoListen: true})
 	r.Must(err)
 	t.Cleanup(func() { d.Close() })
-	l := r.Acquire(r.Client(d), "k", unrenewed)
+	l := r.Acquire(r.Client(d), "k", longTTL)
 	r.forceLock(l)
-	if err := l.Extend(r.Within(), unrenewed); !errors.Is(err, holdfast.ErrLost) {
+	if err := l.Extend(r.Within(), longTTL); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("Extend() = %v, want ErrLost", err)
 	}
 	r.checkForced(l)
@@ -91,13 +91,13 @@ func TestListeningCostsAcquireNoStatement(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	c := r.Client(d)
-	first := r.Acquire(c, "first", unrenewed)
+	first := r.Acquire(c, "first", longTTL)
 	r.forceLock(first)
 	r.checkForced(first) // so the driver listens now
 	sent := 0
 	for range 10 {
 		before := r.Counts(d)["statement"]
-		r.Release(r.Acquire(c, "k", unrenewed))
+		r.Release(r.Acquire(c, "k", longTTL))
 		if sent = r.Counts(d)["statement"] - before; sent == 2 {
 			return
 		}

@@ -27,24 +27,24 @@ import (
 // network is the network of one pool. Its connections can die silently, as behind a firewall that drops them.
 type network struct {
 	mu    sync.Mutex // guards the fields below
-	conns []*mortal
+	conns []*dyingConn
 }
 
-// mortal is a connection that, once dead, drops everything sent to either end.
-type mortal struct {
+// dyingConn is a connection that, once dead, drops everything sent to either end.
+type dyingConn struct {
 	net.Conn
 	dead, used    atomic.Bool // used: the client wrote to it after its death
 	listens, left atomic.Bool // left: the client has closed it
 }
 
 // Close implements net.Conn.
-func (c *mortal) Close() error {
+func (c *dyingConn) Close() error {
 	c.left.Store(true)
 	return c.Conn.Close()
 }
 
 // Write implements net.Conn.
-func (c *mortal) Write(b []byte) (int, error) {
+func (c *dyingConn) Write(b []byte) (int, error) {
 	if bytes.Contains(b, []byte("LISTEN ")) {
 		c.listens.Store(true)
 	}
@@ -60,7 +60,7 @@ func (c *mortal) Write(b []byte) (int, error) {
 }
 
 // Read implements net.Conn.
-func (c *mortal) Read(b []byte) (int, error) {
+func (c *dyingConn) Read(b []byte) (int, error) {
 	for {
 		n, err := c.Conn.Read(b)
 		if err != nil || !c.dead.Load() {
@@ -77,7 +77,7 @@ func (n *network) dial(ctx context.Context, network, addr string) (net.Conn, err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	c := &mortal{Conn: conn}
+	c := &dyingConn{Conn: conn}
 	n.conns = append(n.conns, c)
 	return c, nil
 }
@@ -293,7 +293,7 @@ func TestListenerLeavesFormerPrimary(t *testing.T) {
 	d, err := postgres.New(t.Context(), pool, &r.opts)
 	fixture.Closed(r.Rig, d, err)
 	c := r.Client(d)
-	first := r.Acquire(c, "first", unrenewed)
+	first := r.Acquire(c, "first", longTTL)
 	r.forceLock(first)
 	r.checkForced(first) // so the driver listens now
 	var old []*pgxpool.Conn

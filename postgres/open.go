@@ -120,7 +120,7 @@ func openPool(dsn string, opts *Options) (*pgxpool.Pool, Options, error) {
 		}
 		return nil
 	}
-	cfg.BeforeClose = dropSoon
+	cfg.BeforeClose = closeSocketSoon
 	cfg.ConnConfig.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) {} // drop them: pgx would queue them, and the pool's connections do not listen
 	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
 	if err != nil {

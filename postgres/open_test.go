@@ -226,8 +226,8 @@ func TestConcurrentMigrateCreatesOneSchema(t *testing.T) {
 	r.Release(l)
 }
 
-// levels are the isolation levels above READ COMMITTED.
-var levels = []string{"repeatable read", "serializable"}
+// isolationLevels are the isolation levels above READ COMMITTED.
+var isolationLevels = []string{"repeatable read", "serializable"}
 
 // isolatedDriver returns a driver whose statements run at this isolation level by default.
 func (r *rig) isolatedDriver(level string) *postgres.Driver {
@@ -239,7 +239,7 @@ func (r *rig) isolatedDriver(level string) *postgres.Driver {
 // The database's default level may be stricter. Statements that the server then rejects are no outage, however
 // many.
 func TestLocksWorkAtAnyIsolationLevel(t *testing.T) {
-	for _, level := range levels {
+	for _, level := range isolationLevels {
 		t.Run(level, func(t *testing.T) {
 			r := startRig(t)
 			held := 0
@@ -278,7 +278,7 @@ func TestLocksWorkAtAnyIsolationLevel(t *testing.T) {
 
 // The release waited for the row while a waiter queued up behind an earlier one.
 func TestReleaseFindsTicketNewerThanItsSnapshot(t *testing.T) {
-	for _, level := range append(levels, "read committed") {
+	for _, level := range append(isolationLevels, "read committed") {
 		t.Run(level, func(t *testing.T) {
 			r := startRig(t)
 			d := r.isolatedDriver(level)

@@ -289,7 +289,7 @@ const detached = time.Duration(-1)
 
 // freeLock sends one release of g.
 func (d *Driver) freeLock(ctx context.Context, g driver.Grant, keep time.Duration) error {
-	bury := d.isDoubted(g.Owner)
+	bury := d.hasLateStatement(g.Owner)
 	sql, args := d.schema.free, []any{g.Key, g.Owner}
 	switch {
 	case keep == detached:
@@ -337,8 +337,8 @@ func (d *Driver) noteDoubt(owner string, doubt bool) {
 	}
 }
 
-// isDoubted reports whether owner has sent a statement that may be executed late.
-func (d *Driver) isDoubted(owner string) bool {
+// hasLateStatement reports whether owner has sent a statement that may be executed late.
+func (d *Driver) hasLateStatement(owner string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.doubted[owner]
@@ -348,7 +348,7 @@ func (d *Driver) isDoubted(owner string) bool {
 // Detach marks the owner as gone in the background, until the lock expires.
 func (d *Driver) Detach(g driver.Grant) {
 	d.forgetHold(g.Owner)
-	if !d.isDoubted(g.Owner) || d.calls.Enter() != nil {
+	if !d.hasLateStatement(g.Owner) || d.calls.Enter() != nil {
 		return
 	}
 	defer d.calls.Leave()

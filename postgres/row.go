@@ -76,9 +76,9 @@ func rewriteQuery(ctx context.Context, tx pgx.Tx, query string, args []any) (str
 	return query, args, nil
 }
 
-// kindSQL returns the isolation level. It also finds, among a relation and all its children, what is not a
+// tableKindSQL returns the isolation level. It also finds, among a relation and all its children, what is not a
 // table of this database with rows of its own.
-const kindSQL = `WITH RECURSIVE part AS (SELECT to_regclass($1::text)::oid AS id UNION SELECT inhrelid FROM pg_inherits JOIN part ON inhparent = id)
+const tableKindSQL = `WITH RECURSIVE part AS (SELECT to_regclass($1::text)::oid AS id UNION SELECT inhrelid FROM pg_inherits JOIN part ON inhparent = id)
 	SELECT current_setting('transaction_isolation'), name, kind FROM (SELECT) one LEFT JOIN (
 		SELECT coalesce(relname, $1::text) AS name, CASE relkind WHEN 'v' THEN 'a view' WHEN 'm' THEN 'a materialized view'
 			WHEN 'f' THEN 'a foreign table' ELSE 'no table' END AS kind
@@ -92,7 +92,7 @@ func checkLockable(ctx context.Context, tx pgx.Tx, query string) error {
 	}
 	var level string
 	var name, kind *string // nil: a table
-	err = tx.QueryRow(ctx, kindSQL, pgx.QueryExecModeExec, table).Scan(&level, &name, &kind)
+	err = tx.QueryRow(ctx, tableKindSQL, pgx.QueryExecModeExec, table).Scan(&level, &name, &kind)
 	if err == nil {
 		err = underWay(tx)
 	}
@@ -116,8 +116,8 @@ func underWay(tx pgx.Tx) error {
 	return nil
 }
 
-// ends are the words that may follow the table and its alias; empty: the end of the query.
-var ends = []string{"", "WHERE", "GROUP", "HAVING", "WINDOW", "ORDER", "LIMIT", "OFFSET", "FETCH", "FOR"}
+// queryEnds are the words that may follow the table and its alias; empty: the end of the query.
+var queryEnds = []string{"", "WHERE", "GROUP", "HAVING", "WINDOW", "ORDER", "LIMIT", "OFFSET", "FETCH", "FOR"}
 
 // tableOf returns the one table that query reads from, as the query names it. It returns an error if FOR
 // UPDATE behind the query might lock none of its rows.
@@ -167,10 +167,10 @@ func tableOf(query string) (string, error) {
 	if at(i).word == "AS" {
 		i++
 	}
-	if at(i).name && !slices.Contains(ends, at(i).word) {
+	if at(i).name && !slices.Contains(queryEnds, at(i).word) {
 		i++ // alias of the table
 	}
-	if !named || !slices.Contains(ends, at(i).word) || at(i).word == "" && at(i).text != "" {
+	if !named || !slices.Contains(queryEnds, at(i).word) || at(i).word == "" && at(i).text != "" {
 		return refuse("reads from more than a table, near %q; name one table behind FROM, and nothing else", at(i).text)
 	}
 	return table.String(), nil

@@ -62,9 +62,9 @@ const renewSQL = `UPDATE holdfast.lock l SET expires = greatest(l.expires, clock
 	WHERE l.name = g.name AND l.owner = g.owner AND l.expires > clock_timestamp()
 	RETURNING l.name, holdfast.waiters(l.name)`
 
-// tellSQL notifies the holder's client of a force-release, with its author and reason. It also writes both to
+// notifyForcedSQL notifies the holder's client of a force-release, with its author and reason. It also writes both to
 // the mark of the gone owner, for a client that does not receive the notification.
-const tellSQL = `WITH noted AS (
+const notifyForcedSQL = `WITH noted AS (
 	UPDATE holdfast.ticket SET holder = jsonb_build_object('forced', $3::text) WHERE name = $1::text AND owner = $2::text AND gone
 ) SELECT holdfast.told($4::text, $5::text)`
 
@@ -97,7 +97,7 @@ func newSchema(name string) (schema, error) {
 		&s.enter:   `SELECT * FROM holdfast.enter($1::text, $2::text, $3::bigint, $4::jsonb, $5::bigint, $6::bigint)`,
 		&s.leave:   `SELECT holdfast.leave($1::text, $2::text, $3::bigint, $4::boolean)`,
 		&s.force:   `SELECT holdfast.force($1::text, $2::bigint)`,
-		&s.tell:    tellSQL,
+		&s.tell:    notifyForcedSQL,
 		&s.forced: `SELECT t.owner, t.holder->>'forced' FROM unnest($1::text[], $2::text[]) AS g (name, owner)
 			JOIN holdfast.ticket t ON t.name = g.name AND t.owner = g.owner AND t.gone WHERE t.holder->>'forced' IS NOT NULL`,
 		&s.check: `SELECT EXISTS (SELECT FROM holdfast.lock WHERE name = $1::text AND owner = $2::text AND expires > clock_timestamp())`,
@@ -127,8 +127,8 @@ func (s schema) in(text string) string {
 	return strings.ReplaceAll(text, "CREATE SCHEMA holdfast;", "CREATE SCHEMA "+quoted(s.name)+";")
 }
 
-// parts returns the names of the tables and functions that schema.sql creates.
-var parts = sync.OnceValue(func() (names []string) {
+// createdNames returns the names of the tables and functions that schema.sql creates.
+var createdNames = sync.OnceValue(func() (names []string) {
 	for _, m := range regexp.MustCompile(`(?m)^CREATE (?:TABLE IF NOT EXISTS|OR REPLACE FUNCTION) holdfast\.(\w+)`).FindAllStringSubmatch(schemaSQL, -1) {
 		names = append(names, m[1])
 	}
@@ -145,7 +145,7 @@ func (s schema) readState(ctx context.Context, q interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 },
 ) (in state, err error) {
-	err = q.QueryRow(ctx, s.version, pgx.QueryExecModeExec, s.name, parts()).Scan(&in.version, &in.missing)
+	err = q.QueryRow(ctx, s.version, pgx.QueryExecModeExec, s.name, createdNames()).Scan(&in.version, &in.missing)
 	return in, err
 }
 

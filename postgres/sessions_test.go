@@ -104,9 +104,9 @@ func (s *session) doStep(step, by int, key string) string {
 	d, ctx := s.clients[by], s.Within()
 	g, held := s.grants[key]
 	if !held {
-		g = driver.Grant{Key: key, Owner: "nobody", TTL: unrenewed}
+		g = driver.Grant{Key: key, Owner: "nobody", TTL: longTTL}
 	}
-	req := driver.Request{Key: key, TTL: unrenewed, NoWait: true, Adoptable: true, Holder: driver.Holder{Note: "näch'st\\e \"" + key}}
+	req := driver.Request{Key: key, TTL: longTTL, NoWait: true, Adoptable: true, Holder: driver.Holder{Note: "näch'st\\e \"" + key}}
 	switch step {
 	case 0, 1:
 		got, err := d.Acquire(ctx, req)
@@ -129,7 +129,7 @@ func (s *session) doStep(step, by int, key string) string {
 		s.Eventually("it waits", func() bool { return s.waiterCount(key) == waiting+1 })
 		return "waits"
 	case 3:
-		r := d.Renew(ctx, []driver.Grant{g, {Key: key, Owner: "stranger", TTL: unrenewed}})
+		r := d.Renew(ctx, []driver.Grant{g, {Key: key, Owner: "stranger", TTL: longTTL}})
 		return fmt.Sprintf("%s with %d that wait; %s", s.describeError(r[0].Err), r[0].Waiters, s.describeError(r[1].Err))
 	case 4:
 		if err := d.Release(ctx, g, 0); err != nil || !held {
@@ -137,7 +137,7 @@ func (s *session) doStep(step, by int, key string) string {
 		}
 		return s.notePassed(key)
 	case 5:
-		if err := d.Release(ctx, g, unrenewed); err != nil || !held {
+		if err := d.Release(ctx, g, longTTL); err != nil || !held {
 			return s.describeError(err)
 		}
 		delete(s.grants, key)
@@ -154,7 +154,7 @@ func (s *session) doStep(step, by int, key string) string {
 		ok, err := d.Force(ctx, key, g.Token-1, "by nobody")
 		return fmt.Sprint(ok, s.describeError(err))
 	case 8:
-		got, err := d.Adopt(ctx, driver.Grant{Key: key, Owner: g.Owner, TTL: unrenewed})
+		got, err := d.Adopt(ctx, driver.Grant{Key: key, Owner: g.Owner, TTL: longTTL})
 		if err != nil {
 			return s.describeError(err)
 		}

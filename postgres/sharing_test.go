@@ -14,9 +14,9 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// sharing is a relay whose connections all share one session of the server, as with PGlite. Messages that the
+// sharedSessionRelay is a relay whose connections all share one session of the server, as with PGlite. Messages that the
 // server sends unasked go to the connection that has sent the last statement.
-type sharing struct {
+type sharedSessionRelay struct {
 	session  net.Conn
 	mu       sync.Mutex // held from a statement to its answer
 	speaks   fixture.PostgreSQL
@@ -30,7 +30,7 @@ func (r *rig) shareSession() string {
 	r.Must(err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	r.Must(err)
-	s := &sharing{session: session}
+	s := &sharedSessionRelay{session: session}
 	var all sync.WaitGroup
 	all.Go(func() {
 		for {
@@ -50,7 +50,7 @@ func (r *rig) shareSession() string {
 	return fmt.Sprintf("host=%s port=%s user=holdfast dbname=postgres sslmode=disable", host, port)
 }
 
-func (s *sharing) serve(client net.Conn) {
+func (s *sharedSessionRelay) serve(client net.Conn) {
 	defer client.Close()
 	var speaks fixture.PostgreSQL
 	for first := true; ; first = false {
@@ -75,7 +75,7 @@ func (s *sharing) serve(client net.Conn) {
 }
 
 // sendStatement sends a statement to the session and returns the whole reply.
-func (s *sharing) sendStatement(statement []byte) (reply []byte, err error) {
+func (s *sharedSessionRelay) sendStatement(statement []byte) (reply []byte, err error) {
 	if _, err := s.session.Write(statement); err != nil {
 		return nil, err
 	}
@@ -136,5 +136,5 @@ func TestSharedSessionPollsAndPreparesNothing(t *testing.T) {
 func TestDoctorReportsSharedSession(t *testing.T) {
 	t.Parallel()
 	r := newRigOn(t, startDurable(t))
-	r.wantOnly(r.shareSession(), "pooler", driver.VerdictWarning, "share one session", "session of its own")
+	r.wantOneFinding(r.shareSession(), "pooler", driver.VerdictWarning, "share one session", "session of its own")
 }

@@ -51,13 +51,13 @@ func TestRowLockReadsLatestRow(t *testing.T) {
 	}
 }
 
-// claimed is a lease for Fenced whose context never ends, as if its holder had not noticed the end of the
+// unnoticedLease is a lease for Fenced whose context never ends, as if its holder had not noticed the end of the
 // lease.
-type claimed struct{ grant driver.Grant }
+type unnoticedLease struct{ grant driver.Grant }
 
-func (c claimed) Key() string            { return c.grant.Key }
-func (c claimed) Owner() string          { return c.grant.Owner }
-func (claimed) Context() context.Context { return context.Background() }
+func (c unnoticedLease) Key() string            { return c.grant.Key }
+func (c unnoticedLease) Owner() string          { return c.grant.Owner }
+func (unnoticedLease) Context() context.Context { return context.Background() }
 
 // The lease was held when the transaction began, and is over.
 func TestFencedRejectsLeaseThatEndedAfterSnapshot(t *testing.T) {
@@ -98,7 +98,7 @@ func TestFencedRejectsLeaseThatEndedAfterSnapshot(t *testing.T) {
 				g := r.AcquireAdoptable(d, long)
 				tx := r.beginAt(level)
 				end(r, d, g)
-				err := d.Fenced(r.Within(), tx, claimed{g})
+				err := d.Fenced(r.Within(), tx, unnoticedLease{g})
 				said, _ := errors.AsType[*pgconn.PgError](err)
 				if !errors.Is(err, holdfast.ErrLost) && (said == nil || said.Code != "40001") {
 					t.Errorf("Fenced() = %v, want ErrLost, or that the server refuses the snapshot", err)
@@ -119,7 +119,7 @@ func TestEndedTransactionLocksNothing(t *testing.T) {
 			var id int
 			return postgres.RowLock(t.Context(), tx, r.in("SELECT id FROM holdfast.account")).Scan(&id)
 		},
-		"Fenced": func(tx pgx.Tx) error { return d.Fenced(t.Context(), tx, claimed{g}) },
+		"Fenced": func(tx pgx.Tx) error { return d.Fenced(t.Context(), tx, unnoticedLease{g}) },
 	} {
 		tx := r.beginTx()
 		r.Must(lock(tx))

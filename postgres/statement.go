@@ -28,8 +28,8 @@ type failure struct {
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// isDoubtful reports whether a statement that failed with err may have been executed.
-func isDoubtful(err error) bool {
+// mayHaveRun reports whether a statement that failed with err may have been executed.
+func mayHaveRun(err error) bool {
 	f, ok := errors.AsType[*failure](err)
 	return ok && f.doubt
 }
@@ -61,7 +61,7 @@ func runOnce[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql s
 	}
 	defer func() {
 		if conn.Conn().IsClosed() {
-			dropSoon(conn.Conn())
+			closeSocketSoon(conn.Conn())
 		}
 		conn.Release()
 	}()
@@ -75,10 +75,10 @@ func runOnce[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql s
 	return r, failed
 }
 
-// dropSoon closes the socket of a closed connection after a short time. If the connection was closed in the
+// closeSocketSoon closes the socket of a closed connection after a short time. If the connection was closed in the
 // middle of a statement, pgx would wait 15 s for the server to end it, and the pool would keep its place for
 // as long.
-func dropSoon(conn *pgx.Conn) {
+func closeSocketSoon(conn *pgx.Conn) {
 	socket := conn.PgConn().Conn()
 	time.AfterFunc(pace.Overdue(), func() { socket.Close() })
 }
@@ -268,8 +268,8 @@ const (
 	prepared         = "42P05" // another connection with the same session has prepared it
 )
 
-// lacking is the error for a server that lacks what every PostgreSQL has.
-const lacking = "the server lacks what locks need: %w; use PostgreSQL 11 or newer, and not a server that only speaks its protocol"
+// unsupportedText is the error for a server that lacks what every PostgreSQL has.
+const unsupportedText = "the server lacks what locks need: %w; use PostgreSQL 11 or newer, and not a server that only speaks its protocol"
 
 func errorCode(err error) string {
 	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
@@ -294,7 +294,7 @@ func (d *Driver) explainError(ctx context.Context, err error, doubt bool) *failu
 		lasts("%w; create it, or name another", err)
 	case noTable, noFunction:
 		if !strings.Contains(err.Error(), d.schema.raw+".") { // not an object of the schema
-			lasts(lacking, err)
+			lasts(unsupportedText, err)
 			break
 		}
 		fallthrough
@@ -308,12 +308,12 @@ func (d *Driver) explainError(ctx context.Context, err error, doubt bool) *failu
 		f.err = fmt.Errorf("%w; make room on the disk, as locks that are held lapse meanwhile", err)
 	default:
 		if strings.HasPrefix(errorCode(err), "9") { // PostgreSQL has no such class; H2 numbers its errors like this
-			lasts(lacking, err)
+			lasts(unsupportedText, err)
 		} else if errors.Is(err, errVersion) {
 			f.err = driverkit.Refusal{Err: err}
 		} else if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-			f.err = apart{err}
-			if mend := mendConnecting(err); mend != "" {
+			f.err = multilineError{err}
+			if mend := connectFix(err); mend != "" {
 				f.err = fmt.Errorf("%w; %s", f.err, mend)
 			}
 		}
@@ -327,28 +327,28 @@ func (d *Driver) explainError(ctx context.Context, err error, doubt bool) *failu
 // ofTLS names the libpq settings for TLS. The server's certificate must name the host.
 var ofTLS = driverkit.TLSNaming{Authority: "sslrootcert", Pair: "sslcert and sslkey"}
 
-// mendConnecting returns the fix for a connect error that may also go away by itself; empty: the error's text
+// connectFix returns the fix for a connect error that may also go away by itself; empty: the error's text
 // is enough.
-func mendConnecting(err error) string {
+func connectFix(err error) string {
 	switch {
 	case errorCode(err) == tooMany:
-		return mendTooMany
+		return tooManyFix
 	case strings.Contains(err.Error(), "server refused TLS connection"):
 		return "turn on ssl on the server, or choose another sslmode"
 	}
 	return ofTLS.MendTLS(err.Error())
 }
 
-// mendTooMany is the fix for a server without free connections.
-const mendTooMany = "raise max_connections, or bound the pools of the programs (pool_max_conns)"
+// tooManyFix is the fix for a server without free connections.
+const tooManyFix = "raise max_connections, or bound the pools of the programs (pool_max_conns)"
 
-// apart is a connect error whose text puts each attempt on a line: pgx tries each address with TLS and
+// multilineError is a connect error whose text puts each attempt on a line: pgx tries each address with TLS and
 // without.
-type apart struct{ error }
+type multilineError struct{ error }
 
-func (a apart) Error() string {
+func (a multilineError) Error() string {
 	head, rest, _ := strings.Cut(a.error.Error(), "\n\t")
 	return strings.TrimSpace(head + " " + strings.Join(slices.CompactFunc(strings.Split(rest, "\n\t"), strings.Contains), ", "))
 }
 
-func (a apart) Unwrap() error { return a.error }
+func (a multilineError) Unwrap() error { return a.error }

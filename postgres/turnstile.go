@@ -228,13 +228,13 @@ func (v *visit) ticketChannel(listens *string) *string {
 	return &where
 }
 
-// entered is a row that enter returns.
-type entered struct {
+// enterRow is a row that enter returns.
+type enterRow struct {
 	Blocked *bool // at the turnstile; nil: it is not through
 	answer
 }
 
-func readEntered(row pgx.CollectableRow) (e entered, err error) {
+func readEntered(row pgx.CollectableRow) (e enterRow, err error) {
 	if err = row.Scan(&e.Blocked, &e.Token, &e.Owner, &e.Holder, &e.Age, &e.Left, &e.Waiters); err == nil {
 		err = e.check()
 	}
@@ -359,7 +359,7 @@ func (v *visit) end() (ear *pgx.Conn, known bool) {
 	}
 	select {
 	case <-v.done:
-		return nil, !isDoubtful(v.err)
+		return nil, !mayHaveRun(v.err)
 	case <-ctx.Done():
 		v.stop()
 		return nil, false
@@ -375,8 +375,8 @@ func (d *Driver) quitTurnstile(ctx context.Context, conn *pgx.Conn) {
 	d.ears.putBack(conn)
 }
 
-// quitLater calls quitTurnstile in the background. The caller is inside a call.
-func (d *Driver) quitLater(conn *pgx.Conn) {
+// quitInBackground calls quitTurnstile in the background. The caller is inside a call.
+func (d *Driver) quitInBackground(conn *pgx.Conn) {
 	d.calls.Go(func() {
 		ctx, cancel := context.WithTimeout(d.calls.Work, pace.RequestTime(time.Minute, pace.Alone))
 		defer cancel()
@@ -401,7 +401,7 @@ func (d *Driver) holdTurnstile(owner string, conn *pgx.Conn) {
 		}
 		defer d.calls.Leave()
 		if conn := d.takeTurnstile(owner); conn != nil {
-			d.quitLater(conn)
+			d.quitInBackground(conn)
 		}
 	})}
 }
@@ -424,7 +424,7 @@ func (d *Driver) takeTurnstile(owner string) *pgx.Conn {
 func (d *Driver) freeThrough(ctx context.Context, conn *pgx.Conn, g driver.Grant, keep time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(g.TTL, pace.Alone))
 	defer cancel()
-	bury := d.isDoubted(g.Owner)
+	bury := d.hasLateStatement(g.Owner)
 	if _, err := sendStatement(ctx, d, conn, pgx.RowTo[any], d.schema.leave, []any{g.Key, g.Owner, driverkit.InMicros(keep), bury}); err != nil {
 		d.ears.discardConn(conn)
 		return false

@@ -76,7 +76,7 @@ func TestHandOverTakesTwoStatements(t *testing.T) {
 	holder, inside := r.newDriver(), r.openSession() // which stands for a holder that has come through the turnstile
 	d := r.newDriver()
 	client := r.Client(d)
-	first := r.Acquire(client, "first", unrenewed)
+	first := r.Acquire(client, "first", longTTL)
 	r.forceLock(first)
 	r.checkForced(first) // as it listens by now
 	const turns = 4
@@ -87,7 +87,7 @@ func TestHandOverTakesTwoStatements(t *testing.T) {
 			g := r.Grant(holder, "k", long)
 			r.execOn(inside, "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
 			d.NoteCrowd("k")
-			next := fixture.Later(func() *holdfast.Lease { return r.Acquire(client, "k", unrenewed) })
+			next := fixture.Later(func() *holdfast.Lease { return r.Acquire(client, "k", longTTL) })
 			r.Eventually("it blocks", func() bool { return r.atTurnstile(false) == 1 })
 			r.execOn(inside, "SELECT holdfast.leave('k', $1, 0, false)", g.Owner)
 			r.Release(fixture.Receive(r.Rig, next))
@@ -363,13 +363,13 @@ func TestGrantAtTurnstileIsShortUntilConfirmed(t *testing.T) {
 	for _, renews := range []bool{true, false} {
 		t.Run(fmt.Sprint("renews ", renews), func(t *testing.T) {
 			r := startRig(t)
-			holder := r.Grant(r.newDriver(), "k", unrenewed)
+			holder := r.Grant(r.newDriver(), "k", longTTL)
 			conn := r.openSession()
 			r.execOn(conn, "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
 			d := r.newDriver()
 			got := fixture.Later(func() (g driver.Grant) {
 				var err error
-				g, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: unrenewed, Renews: renews})
+				g, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: longTTL, Renews: renews})
 				r.Must(err)
 				return g
 			})

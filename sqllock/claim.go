@@ -16,7 +16,7 @@ import (
 const (
 	// place bounds the lifetime of a waiter's ticket after the client's last request.
 	place = 8 * time.Second
-	// grace is the time that a waiter has to confirm a hand-over. It needs up to manners.slowest and two round
+	// grace is the time that a waiter has to confirm a hand-over. It needs up to pollTiming.slowest and two round
 	// trips. If the waiter is dead, the waiters behind it lose this time.
 	grace = time.Second
 )
@@ -129,8 +129,8 @@ func (c *claim) tryRead(ctx, caller context.Context, look bool) (driver.Grant, e
 		if want.owner != c.owner && want.stamp == r.stamp && r.there { // the row stays as it is
 			return driver.Grant{}, c.queueUp(ctx, caller, r)
 		}
-		if want.owner == c.owner && r.owner != c.owner && c.isShutOut() {
-			c.d.turnstile.shunKey(c.req.Key)
+		if want.owner == c.owner && r.owner != c.owner && c.isOutsideTurnstile() {
+			c.d.turnstile.avoidTurnstile(c.req.Key)
 		}
 		c.left = true
 		changed, err := c.d.changeLock(ctx, c.req.Key, r, &want)
@@ -169,7 +169,7 @@ func (c *claim) enterTurnstile(caller context.Context) bool {
 // for a while.
 func (c *claim) dropBrokenEar() {
 	if c.ear != nil && c.ear.isOver() && !c.ear.isInside() {
-		c.d.turnstile.shunKey(c.req.Key)
+		c.d.turnstile.avoidTurnstile(c.req.Key)
 		c.leaveTurnstile()
 	}
 }
@@ -182,8 +182,10 @@ func (c *claim) leaveTurnstile() {
 	}
 }
 
-// isShutOut reports whether the claim still waits before the turnstile after a whole GET_LOCK.
-func (c *claim) isShutOut() bool { return c.ear != nil && !c.ear.isOver() && c.ear.rearmed.Load() }
+// isOutsideTurnstile reports whether the claim still waits before the turnstile after a whole GET_LOCK.
+func (c *claim) isOutsideTurnstile() bool {
+	return c.ear != nil && !c.ear.isOver() && c.ear.rearmed.Load()
+}
 
 // takeInside takes the lock, as takeUnread does, for a claim that the turnstile has just let in. Its statement
 // waits until the release that let the claim in has committed. A claim that has a ticket or does not know the
@@ -209,7 +211,7 @@ func (c *claim) takeInside(ctx context.Context) (g driver.Grant, taken bool, err
 	}
 	g, err = c.newGrant(token, sent)
 	if err == nil {
-		c.d.noteGrip(c, grip{stamp: stamp, alone: true})
+		c.d.noteGrip(c, heldLock{stamp: stamp, alone: true})
 	}
 	return g, true, err
 }
@@ -254,7 +256,7 @@ func (c *claim) takeUnread(ctx context.Context) (g driver.Grant, taken bool, err
 	c.d.notePlaces(c.req.Key, places, true)
 	g, err = c.newGrant(token, sent)
 	if err == nil {
-		c.d.noteGrip(c, grip{stamp: stamp, alone: true})
+		c.d.noteGrip(c, heldLock{stamp: stamp, alone: true})
 	}
 	return g, true, err
 }
@@ -307,7 +309,7 @@ func (c *claim) completeGrant(ctx context.Context, r, own row, sent time.Time) (
 	}
 	g, err := c.newGrant(own.token, sent)
 	if err == nil {
-		c.d.noteGrip(c, grip{stamp: own.stamp, alone: r.first == nil})
+		c.d.noteGrip(c, heldLock{stamp: own.stamp, alone: r.first == nil})
 		c.d.notePlaces(c.req.Key, r.places+r.endCount(&own), r.there && r.first == nil)
 	}
 	return g, err
@@ -376,7 +378,7 @@ func (c *claim) heldError(r row) *driver.HeldError {
 // a claim that will soon be first, and longer if the holder has had the lock for long. With a bell, the claim
 // polls only for lost rings.
 func (c *claim) planPause(obstacle error, tries int) (limit time.Duration, again <-chan struct{}) {
-	m := c.d.manners
+	m := c.d.pollTiming
 	c.dropBrokenEar()
 	if c.ear != nil && !c.heard {
 		again = c.ear.done

@@ -32,8 +32,8 @@ var (
 	sqliteSQL string
 )
 
-// speech has what differs between dialects.
-type speech struct {
+// dialectRules has what differs between dialects.
+type dialectRules struct {
 	name    string
 	schema  string
 	now     string // SQL of the server's clock in µs; empty: this machine's clock is an argument
@@ -44,17 +44,17 @@ type speech struct {
 	noted    string // expression that returns its argument, {x}, as LastInsertId
 	returned string // clause that returns the token as the only row
 
-	manners
+	pollTiming
 
 	// For RowLock.
-	locksRows   func(ctx context.Context, s speech, tx *sql.Tx, table string) (bool, error) // reports whether rows of the table can be locked; nil: it need not
-	seize       string                                                                      // makes a transaction the only writer
-	forUpdate   string                                                                      // locks the rows of a SELECT
-	mark, check string                                                                      // run before and after: the error of check shows whether the transaction is open
+	locksRows   func(ctx context.Context, s dialectRules, tx *sql.Tx, table string) (bool, error) // reports whether rows of the table can be locked; nil: it need not
+	seize       string                                                                            // makes a transaction the only writer
+	forUpdate   string                                                                            // locks the rows of a SELECT
+	mark, check string                                                                            // run before and after: the error of check shows whether the transaction is open
 }
 
-// manners are the poll intervals for a kind of database.
-type manners struct {
+// pollTiming are the poll intervals for a kind of database.
+type pollTiming struct {
 	poll, hasty time.Duration // of the first waiter: at first, and once the lock was held for long
 	slowest     time.Duration // of a waiter with many before it
 	blocked     time.Duration // of a waiter before the turnstile
@@ -62,20 +62,20 @@ type manners struct {
 }
 
 // remote has the intervals for a server over a network.
-var remote = manners{poll: 20 * time.Millisecond, hasty: 200 * time.Millisecond, slowest: 500 * time.Millisecond, blocked: blockedLook, room: 8}
+var remote = pollTiming{poll: 20 * time.Millisecond, hasty: 200 * time.Millisecond, slowest: 500 * time.Millisecond, blocked: blockedLook, room: 8}
 
-var dialects = map[Dialect]speech{
+var dialects = map[Dialect]dialectRules{
 	// UNIX_TIMESTAMP depends on the time zone of the session and is ambiguous for an hour each year.
 	MySQL: {
 		name: "MySQL", schema: mysqlSQL, now: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))",
 		session: "SELECT 1 FROM DUAL WHERE @@autocommit = 0", noted: "LAST_INSERT_ID({x})",
-		manners: remote, locksRows: locksRowsMySQL, forUpdate: " FOR UPDATE NOWAIT",
+		pollTiming: remote, locksRows: locksRowsMySQL, forUpdate: " FOR UPDATE NOWAIT",
 		mark: "SAVEPOINT holdfast_row_lock", check: "RELEASE SAVEPOINT holdfast_row_lock",
 	},
 	// All processes that use one file run on one machine, and so share its clock.
 	SQLite: {
 		name: "SQLite", schema: sqliteSQL, anew: " ON CONFLICT DO NOTHING", seize: "DELETE FROM ", check: "BEGIN",
-		manners: manners{poll: 5 * time.Millisecond, hasty: 50 * time.Millisecond, slowest: 500 * time.Millisecond, room: 1},
+		pollTiming: pollTiming{poll: 5 * time.Millisecond, hasty: 50 * time.Millisecond, slowest: 500 * time.Millisecond, room: 1},
 	},
 }
 
@@ -91,7 +91,7 @@ type statement struct {
 var slot = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\$(\d+)|\{now\}`) })
 
 // translate converts a text with $1, $2 and {now} into the dialect.
-func (s speech) translate(text string) (out statement) {
+func (s dialectRules) translate(text string) (out statement) {
 	out.write = !strings.HasPrefix(text, "SELECT")
 	out.text = slot().ReplaceAllStringFunc(text, func(found string) string {
 		number, _ := strconv.Atoi(strings.TrimPrefix(found, "$")) // 0: the clock
@@ -105,7 +105,7 @@ func (s speech) translate(text string) (out statement) {
 }
 
 // greaterOf returns an expression for the greater of two.
-func (s speech) greaterOf(a, b string) string {
+func (s dialectRules) greaterOf(a, b string) string {
 	return "CASE WHEN " + a + " > " + b + " THEN " + a + " ELSE " + b + " END"
 }
 
@@ -125,17 +125,17 @@ func (s statement) orderArgs(args []any) []any {
 	return out
 }
 
-// usual is the default prefix of table names.
-const usual = "holdfast_"
+// defaultPrefix is the default prefix of table names.
+const defaultPrefix = "holdfast_"
 
-// plain matches a prefix that needs no quotes.
-var plain = sync.OnceValue(func() *regexp.Regexp {
+// plainPrefix matches a prefix that needs no quotes.
+var plainPrefix = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,39}$`)
 })
 
 // tables has the statements over the tables of one prefix.
 type tables struct {
-	speech
+	dialectRules
 	prefix string
 
 	read, look, put, insert, freeAlone, stir, join, stay, leave, sweep, list, queue, version statement
@@ -151,15 +151,15 @@ const version = 1
 func newTables(dialect Dialect, prefix string) (*tables, error) {
 	s, ok := dialects[dialect]
 	if prefix == "" {
-		prefix = usual
+		prefix = defaultPrefix
 	}
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("%w: unknown dialect %d; give MySQL or SQLite", driver.ErrInvalid, dialect)
-	case !plain().MatchString(prefix):
+	case !plainPrefix().MatchString(prefix):
 		return nil, fmt.Errorf("%w: Prefix %q: give letters, digits and _, at most 40, with a schema and a dot before them if need be", driver.ErrInvalid, prefix)
 	}
-	t := &tables{speech: s, prefix: prefix}
+	t := &tables{dialectRules: s, prefix: prefix}
 	for to, text := range map[*statement]string{
 		&t.read: readSQL("0"), &t.look: readSQL(waitersSQL), &t.list: listSQL, &t.queue: queueSQL,
 		&t.put: `UPDATE holdfast_lock SET stamp = $1, token = $2, owner = $3, holder = $4, since = $5, expires = $6, places = places + $7
@@ -201,7 +201,7 @@ func (t *tables) in(text string) string {
 		schema, bare = "", t.prefix
 	}
 	pairs := []string{
-		"{block}", strconv.Itoa(driverkit.Block), "{half}", strconv.FormatInt(stampEnd, 10), "holdfast_ticket_", bare + "ticket_", usual, t.prefix,
+		"{block}", strconv.Itoa(driverkit.Block), "{half}", strconv.FormatInt(stampEnd, 10), "holdfast_ticket_", bare + "ticket_", defaultPrefix, t.prefix,
 		"{bare}", bare,
 	}
 	if schema != "" && t.name == "SQLite" {

@@ -27,9 +27,9 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	defer d.calls.Leave()
 	ctx, cancel := context.WithTimeout(ctx, pace.ExamTime())
 	defer cancel()
-	l := &look{Notes: driverkit.Notes{Node: d.node}, d: d, limit: pace.RequestTime(cmp.Or(ttl, driverkit.ExamTTL), pace.Alone)}
+	l := &doctorRun{Notes: driverkit.Notes{Node: d.node}, d: d, limit: pace.RequestTime(cmp.Or(ttl, driverkit.ExamTTL), pace.Alone)}
 	var conn *sql.Conn
-	err := l.whenFree(ctx, func() (err error) {
+	err := l.retryWhileBusy(ctx, func() (err error) {
 		conn, err = d.db.Conn(ctx)
 		return err
 	})
@@ -62,7 +62,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 			failed[check.name] = true
 			continue
 		}
-		err := l.whenFree(ctx, func() error { return check.run(ctx) })
+		err := l.retryWhileBusy(ctx, func() error { return check.run(ctx) })
 		if err == nil {
 			continue
 		}
@@ -75,27 +75,27 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	return l.Found
 }
 
-// look is one run of the doctor.
-type look struct {
+// doctorRun is one run of the doctor.
+type doctorRun struct {
 	driverkit.Notes
 	d     *Driver
 	conn  *sql.Conn
 	limit time.Duration // bounds one attempt
 }
 
-// whenFree calls fn, and repeats it for up to l.limit while another process writes to the SQLite file.
-func (l *look) whenFree(ctx context.Context, fn func() error) error {
+// retryWhileBusy calls fn, and repeats it for up to l.limit while another process writes to the SQLite file.
+func (l *doctorRun) retryWhileBusy(ctx context.Context, fn func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, l.limit)
 	defer cancel()
-	return l.d.whenFree(ctx, fn)
+	return l.d.retryWhileBusy(ctx, fn)
 }
 
 // readRow reads one row.
-func (l *look) readRow(ctx context.Context, text string, to ...any) error {
+func (l *doctorRun) readRow(ctx context.Context, text string, to ...any) error {
 	return l.conn.QueryRowContext(ctx, text).Scan(to...)
 }
 
-func (l *look) checkPace(ctx context.Context) error {
+func (l *doctorRun) checkPace(ctx context.Context) error {
 	var one int
 	return l.Pace(l.limit, func() error { return l.readRow(ctx, "SELECT 1", &one) })
 }
@@ -109,13 +109,13 @@ var known = map[Dialect]struct {
 	SQLite: {"SELECT sqlite_version()", []int{3, 35}},
 }
 
-func (l *look) checkVersion(ctx context.Context) error {
+func (l *doctorRun) checkVersion(ctx context.Context) error {
 	k := known[l.d.dialect]
 	var text string
 	if err := l.readRow(ctx, k.ask, &text); err != nil {
 		return err
 	}
-	name, least := l.d.speech.name, k.least
+	name, least := l.d.dialectRules.name, k.least
 	if strings.Contains(text, "MariaDB") {
 		name, least = "MariaDB", []int{10, 2}
 	}
@@ -142,7 +142,7 @@ func isOlder(text string, least []int) bool {
 }
 
 // checkRole checks that the server accepts writes and commits each statement.
-func (l *look) checkRole(ctx context.Context) error {
+func (l *doctorRun) checkRole(ctx context.Context) error {
 	var reads, commits bool
 	var err error
 	switch l.d.dialect {
@@ -167,7 +167,7 @@ func (l *look) checkRole(ctx context.Context) error {
 	return nil
 }
 
-func (l *look) checkClock(ctx context.Context) error {
+func (l *doctorRun) checkClock(ctx context.Context) error {
 	if l.d.now == "" {
 		l.OK("clock", "the clock of this machine")
 		return nil
@@ -189,7 +189,7 @@ func (l *look) checkClock(ctx context.Context) error {
 }
 
 // checkDurability checks whether a crash of the machine can undo grants.
-func (l *look) checkDurability(ctx context.Context) error {
+func (l *doctorRun) checkDurability(ctx context.Context) error {
 	var off string
 	switch l.d.dialect {
 	case MySQL:
@@ -238,7 +238,7 @@ func (l *look) checkDurability(ctx context.Context) error {
 }
 
 // tableEngine returns the engine of the lock table on MySQL; empty: there is no such table.
-func (l *look) tableEngine(ctx context.Context) (name string, err error) {
+func (l *doctorRun) tableEngine(ctx context.Context) (name string, err error) {
 	look := l.d.translate(engineMySQL)
 	err = l.conn.QueryRowContext(ctx, look.text, look.orderArgs([]any{l.d.in("holdfast_lock")})...).Scan(&name)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -247,7 +247,7 @@ func (l *look) tableEngine(ctx context.Context) (name string, err error) {
 	return name, err
 }
 
-func (l *look) checkSchema(ctx context.Context) error {
+func (l *doctorRun) checkSchema(ctx context.Context) error {
 	err := l.d.checkVersion(ctx, l.conn)
 	if err == nil {
 		l.OK("schema", "version %d", version)
@@ -256,7 +256,7 @@ func (l *look) checkSchema(ctx context.Context) error {
 }
 
 // checkPermissions tries statements that match no row. On SQLite it also writes without a change.
-func (l *look) checkPermissions(ctx context.Context) error {
+func (l *doctorRun) checkPermissions(ctx context.Context) error {
 	err := l.tryStatements(ctx)
 	if err != nil && l.d.raiseLevel(err) {
 		err = l.tryStatements(ctx)
@@ -270,7 +270,7 @@ func (l *look) checkPermissions(ctx context.Context) error {
 	return err
 }
 
-func (l *look) tryStatements(ctx context.Context) error {
+func (l *doctorRun) tryStatements(ctx context.Context) error {
 	tx, err := l.d.beginTx(ctx, l.conn)
 	if err != nil {
 		return err

@@ -57,7 +57,7 @@ var mysqlError = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompil
 
 // kindOf classifies an error by its text and by what every sql driver returns, so that no driver must be
 // imported.
-func (s speech) kindOf(err error) kind {
+func (s dialectRules) kindOf(err error) kind {
 	text := err.Error()
 	switch {
 	case s.name == "MySQL":

@@ -166,13 +166,13 @@ func (d *Driver) raceWriters(ctx context.Context, a, b *sql.Conn, owner string) 
 }
 
 // isHeld reports whether err means that another transaction has locked the row.
-func (s speech) isHeld(err error) bool {
+func (s dialectRules) isHeld(err error) bool {
 	k := s.kindOf(err)
 	return k == locked || k == yields
 }
 
 // checkIsolation reports how the database excludes two writers.
-func (l *look) checkIsolation(ctx context.Context) error {
+func (l *doctorRun) checkIsolation(ctx context.Context) error {
 	if l.d.forUpdate == "" {
 		return nil // SQLite has one writer
 	}

@@ -13,7 +13,7 @@ func (d *Driver) Ping(ctx context.Context) error { return d.pingDatabase(ctx, d.
 
 // Sleepy sets all poll intervals of d's waiters to every.
 func (d *Driver) Sleepy(every time.Duration) {
-	d.manners.poll, d.manners.hasty, d.manners.slowest, d.manners.blocked = every, every, every, every
+	d.pollTiming.poll, d.pollTiming.hasty, d.pollTiming.slowest, d.pollTiming.blocked = every, every, every, every
 }
 
 // Mute removes d's bell, as in an older program. Nothing else may use d meanwhile.

@@ -6,8 +6,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// grip holds what the client knows of a lock that it has.
-type grip struct {
+// heldLock holds what the client knows of a lock that it has.
+type heldLock struct {
 	stamp int64 // as last known
 	alone bool  // it had no waiters when last seen
 	doubt bool  // an acquire of this owner may be executed late
@@ -61,8 +61,8 @@ func (d *Driver) knownPlaces(key string) (places int64, known bool) {
 	return places, known
 }
 
-// noteGrip remembers the grip of a claim that has succeeded, with its ear if that is inside the turnstile.
-func (d *Driver) noteGrip(c *claim, g grip) {
+// noteGrip remembers the held lock of a claim that has succeeded, with its ear if that is inside the turnstile.
+func (d *Driver) noteGrip(c *claim, g heldLock) {
 	g.doubt, g.since = c.doubt, time.Now()
 	if c.ear.isInside() {
 		g.ear, c.ear = c.ear, nil

@@ -23,9 +23,9 @@ type prepared struct {
 	stmts map[string]*sql.Stmt
 }
 
-// instant is implemented by the sql driver of a pool that only a Driver of this package uses, and whose
+// neverBlocks is implemented by the sql driver of a pool that only a Driver of this package uses, and whose
 // statements never block, not even for another writer. Package sqlite has one.
-type instant interface {
+type neverBlocks interface {
 	// Nap sleeps for less than a millisecond.
 	Nap(d time.Duration)
 }
@@ -33,7 +33,7 @@ type instant interface {
 // newPrepared returns a store of prepared statements for db.
 func newPrepared(db *sql.DB) *prepared {
 	l := &prepared{db: db, stmts: make(map[string]*sql.Stmt)}
-	if driver, ok := db.Driver().(instant); ok {
+	if driver, ok := db.Driver().(neverBlocks); ok {
 		l.room, l.nap = make(chan struct{}, max(db.Stats().MaxOpenConnections, 1)), driver.Nap
 	}
 	return l
@@ -63,13 +63,13 @@ func (l *prepared) statementContext(ctx context.Context) context.Context {
 	return context.WithoutCancel(ctx)
 }
 
-// shelf bounds the number of statements that are kept: renewals need one for each number of locks.
-const shelf = 64
+// maxPrepared bounds the number of statements that are kept: renewals need one for each number of locks.
+const maxPrepared = 64
 
 // statementFor returns the prepared statement for text, or nil if none is kept.
 func (l *prepared) statementFor(ctx context.Context, text string) *sql.Stmt {
 	l.mu.Lock()
-	s, full := l.stmts[text], len(l.stmts) >= shelf
+	s, full := l.stmts[text], len(l.stmts) >= maxPrepared
 	l.mu.Unlock()
 	if s != nil || full {
 		return s

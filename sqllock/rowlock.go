@@ -77,7 +77,7 @@ func rowLock(ctx context.Context, tx *sql.Tx, dialect Dialect, table, column str
 }
 
 // lockRows locks the rows.
-func (s speech) lockRows(ctx context.Context, tx *sql.Tx, table, column string, value any) error {
+func (s dialectRules) lockRows(ctx context.Context, tx *sql.Tx, table, column string, value any) error {
 	if s.seize != "" {
 		if _, err := tx.ExecContext(ctx, s.seize+table+" WHERE 0"); err != nil {
 			return s.heldError(err)
@@ -101,7 +101,7 @@ func (s speech) lockRows(ctx context.Context, tx *sql.Tx, table, column string, 
 
 // transactionOpen reports whether the database still has the transaction. Without it each statement commits by
 // itself and its locks end with it.
-func (s speech) transactionOpen(ctx context.Context, tx *sql.Tx) (bool, error) {
+func (s dialectRules) transactionOpen(ctx context.Context, tx *sql.Tx) (bool, error) {
 	if s.check == "" { // any further statement of an ended transaction fails anyway
 		return true, nil
 	}
@@ -113,7 +113,7 @@ func (s speech) transactionOpen(ctx context.Context, tx *sql.Tx) (bool, error) {
 }
 
 // heldError returns err, wrapped in ErrHeld if another transaction has the row.
-func (s speech) heldError(err error) error {
+func (s dialectRules) heldError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -138,7 +138,7 @@ var tableOptions = sync.OnceValue(func() *regexp.Regexp { return regexp.MustComp
 
 // locksRowsMySQL reads SHOW CREATE TABLE, because that opens no snapshot. On MySQL any query of
 // information_schema opens one, and reads under the lock would then show rows from before the lock.
-func locksRowsMySQL(ctx context.Context, s speech, tx *sql.Tx, table string) (locks bool, err error) {
+func locksRowsMySQL(ctx context.Context, s dialectRules, tx *sql.Tx, table string) (locks bool, err error) {
 	rows, err := tx.QueryContext(ctx, "SHOW CREATE TABLE "+table)
 	if err != nil {
 		if k := s.kindOf(err); k == lacks || k == nameless {

@@ -36,7 +36,7 @@ func (d *Driver) checkVersion(ctx context.Context, q querier) error {
 func (d *Driver) Migrate(ctx context.Context) error {
 	var err error
 	for range 4 { // two programs that create the tables at once may collide; the retry finds the tables
-		if err = d.whenFree(ctx, func() error { return d.migrate(ctx) }); err == nil || ctx.Err() != nil || errors.Is(err, errVersion) {
+		if err = d.retryWhileBusy(ctx, func() error { return d.migrate(ctx) }); err == nil || ctx.Err() != nil || errors.Is(err, errVersion) {
 			break
 		}
 		d.raiseLevel(err)

@@ -170,12 +170,12 @@ type Driver struct {
 	turnstile *turnstile // nil: waiters poll
 	maxEars   int        // bound of the turnstile's connections
 
-	mu      sync.Mutex        // guards the fields below
-	waiting map[string]*claim // by owner: claims in progress
-	grips   map[string]grip   // by owner: locks that this client has
-	places  map[string]int64  // by key: places that an empty queue had given
-	swept   time.Time         // time of the last sweep of expired tickets
-	passed  string            // key of the last lock that was handed over: the next claim finds it taken
+	mu      sync.Mutex          // guards the fields below
+	waiting map[string]*claim   // by owner: claims in progress
+	grips   map[string]heldLock // by owner: locks that this client has
+	places  map[string]int64    // by key: places that an empty queue had given
+	swept   time.Time           // time of the last sweep of expired tickets
+	passed  string              // key of the last lock that was handed over: the next claim finds it taken
 }
 
 // New returns a driver over db, which stays the caller's; opts may be nil. It asks the database once, for
@@ -196,14 +196,14 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 	d := &Driver{
 		tables: t, db: db, renewDB: cmp.Or(opts.RenewDB, db), dialect: dialect, node: cmp.Or(opts.Node, t.name),
 		owners: driverkit.NewOwners(), calls: driverkit.NewCalls(),
-		waiting: make(map[string]*claim), grips: make(map[string]grip), places: make(map[string]int64),
+		waiting: make(map[string]*claim), grips: make(map[string]heldLock), places: make(map[string]int64),
 	}
 	d.links.replacing, d.links.replaced = make(map[*sql.DB]bool), time.Now()
 	d.states = driverkit.NewStates(d.node)
 	if dialect == SQLite {
 		d.prepared = newPrepared(db)
 	}
-	room, ears := d.manners.room, cmp.Or(opts.WaitConns, maxEars)
+	room, ears := d.pollTiming.room, cmp.Or(opts.WaitConns, maxEars)
 	if most := db.Stats().MaxOpenConnections; most > 0 {
 		ears = min(ears, most-3)
 		room = min(room, most-max(ears, 0))

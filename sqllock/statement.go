@@ -142,9 +142,9 @@ func (d *Driver) pauseFor(ctx context.Context, limit time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// whenFree calls fn, and repeats it until ctx ends while another process writes to the SQLite file. It is for
+// retryWhileBusy calls fn, and repeats it until ctx ends while another process writes to the SQLite file. It is for
 // work that is no statement of the driver.
-func (d *Driver) whenFree(ctx context.Context, fn func() error) error {
+func (d *Driver) retryWhileBusy(ctx context.Context, fn func() error) error {
 	for begun := time.Now(); ; {
 		err := fn()
 		if err == nil || d.dialect != SQLite || d.kindOf(err) != yields || !d.pauseFor(ctx, busyPause(ctx, time.Since(begun))) {

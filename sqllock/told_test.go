@@ -11,14 +11,14 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// forgetful connects to a server that does not return what LAST_INSERT_ID has kept. Some servers that only
+// forgetfulConnector connects to a server that does not return what LAST_INSERT_ID has kept. Some servers that only
 // speak the MySQL protocol, and some proxies, are like that.
-type forgetful struct {
+type forgetfulConnector struct {
 	sqldriver.Connector
 	tells int64 // the number that it returns instead
 }
 
-func (f forgetful) Connect(ctx context.Context) (sqldriver.Conn, error) {
+func (f forgetfulConnector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	c, err := f.Connector.Connect(ctx)
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func TestMissingTokenIsReadFromRow(t *testing.T) {
 			forEach(t, []database{onMariaDB}, func(r *rig) {
 				plain, err := r.db.Driver().(sqldriver.DriverContext).OpenConnector("root@unix(" + r.socketPath() + ")/test?interpolateParams=true")
 				r.Must(err)
-				db := sql.OpenDB(forgetful{plain, tells})
+				db := sql.OpenDB(forgetfulConnector{plain, tells})
 				r.Cleanup(func() { db.Close() })
 				d, err := r.openOn(db)
 				r.Must(err)

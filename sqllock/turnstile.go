@@ -114,8 +114,8 @@ func (t *turnstile) userLock(key string) string {
 // noteCrowd remembers that a claim has found the lock taken.
 func (t *turnstile) noteCrowd(key string) { t.noteKey(t.crowded, key, crowdedTime) }
 
-// shunKey makes the client avoid the turnstile of key for a while.
-func (t *turnstile) shunKey(key string) { t.noteKey(t.shunned, key, shunTime) }
+// avoidTurnstile makes the client avoid the turnstile of key for a while.
+func (t *turnstile) avoidTurnstile(key string) { t.noteKey(t.shunned, key, shunTime) }
 
 func (t *turnstile) noteKey(in map[string]time.Time, key string, d time.Duration) {
 	t.mu.Lock()
@@ -438,7 +438,7 @@ func (d *Driver) tryTurnstile(ctx context.Context, conn *sql.Conn) (why, err err
 }
 
 // handOver reports how a waiter learns of its turn.
-func (l *look) handOver(ctx context.Context) error {
+func (l *doctorRun) handOver(ctx context.Context) error {
 	switch t := l.d.turnstile; {
 	case l.d.dialect != MySQL:
 		return nil

@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// never is a poll interval above the length of any test: a waiter with it must get its lock without polling.
-const never = time.Hour
+// noPolling is a poll interval above the length of any test: a waiter with it must get its lock without polling.
+const noPolling = time.Hour
 
 // insideHolder returns a driver and its grant of "k", which it holds inside the turnstile.
 func (r *rig) insideHolder() (*sqllock.Driver, driver.Grant) {
@@ -81,7 +81,7 @@ func (r *rig) queueClients(n int, every time.Duration) <-chan func() {
 func TestReleaseLetsInNextWaiter(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d, g := r.insideHolder()
-		next := r.queueClients(3, never)
+		next := r.queueClients(3, noPolling)
 		r.Must(d.Release(r.Within(), g, 0))
 		for range 3 {
 			(<-next)()
@@ -137,7 +137,7 @@ func TestStatementTimeLimitKeepsQueue(t *testing.T) {
 			r.settings = fmt.Sprint("&max_execution_time=", limit.Milliseconds())
 		}
 		d, g := r.insideHolder()
-		next := r.queueClients(1, never)
+		next := r.queueClients(1, noPolling)
 		time.Sleep(limit * 5 / 4)
 		r.Must(d.Release(r.Within(), g, 0))
 		(<-next)()
@@ -150,7 +150,7 @@ func TestDeadConnectionEndsWaitInTurnstile(t *testing.T) {
 	forEach(t, []database{onMariaDB}, func(r *rig) {
 		holder, d := r.newDriver(), r.newDriver()
 		g := r.Grant(holder, "k", long)
-		d.Sleepy(never)
+		d.Sleepy(noPolling)
 		p := r.linkOf(d)
 		p.Halt("GET_LOCK('" + d.UserLock("k"))
 		got := fixture.Later(func() driver.Grant { return r.Grant(d, "k", long) })
@@ -173,7 +173,7 @@ func TestTurnstilesOfDatabasesAreSeparate(t *testing.T) {
 		other.migrate()
 		d, g := r.insideHolder()
 		inOther, of := other.insideHolder()
-		next := other.queueClients(1, never)
+		next := other.queueClients(1, noPolling)
 		r.Must(inOther.Release(r.Within(), of, 0))
 		(<-next)()
 		r.Must(d.Release(r.Within(), g, 0))

@@ -26,11 +26,11 @@ type side struct {
 	dial     func() (net.Conn, error)
 	base     int64         // zxid before the first step
 	sessions map[int64]int // by id: order of opening
-	clients  [3]*speaker
+	clients  [3]*rawClient
 }
 
-// speaker is a client that writes the protocol itself.
-type speaker struct {
+// rawClient is a client that writes the protocol itself.
+type rawClient struct {
 	*side
 	conn     net.Conn
 	id       int64
@@ -39,19 +39,19 @@ type speaker struct {
 }
 
 // open sends a greeting over a new connection and describes the answer.
-func (s *speaker) open(id int64, password string, seen int64, timeout int32) string {
+func (s *rawClient) open(id int64, password string, seen int64, timeout int32) string {
 	conn, err := s.dial()
 	if err != nil {
 		return err.Error()
 	}
 	conn.SetDeadline(time.Now().Add(pace.Scale(20 * time.Second)))
-	conn.Write((&jot{}).int32(0).int64(seen).int32(timeout).int64(id).text(password).bool(false).packet())
+	conn.Write((&juteWriter{}).int32(0).int64(seen).int32(timeout).int64(id).text(password).bool(false).packet())
 	p, err := frame(conn)
 	if err != nil {
 		conn.Close()
 		return "refused"
 	}
-	r := scan{p}
+	r := juteReader{p}
 	r.int32()
 	granted, sid, word := r.int32(), r.int64(), r.text()
 	if sid == 0 {
@@ -77,7 +77,7 @@ func frame(r io.Reader) ([]byte, error) {
 }
 
 // ask sends one request. It describes the events before the answer, and the answer.
-func (s *speaker) ask(op int32, body *jot) string {
+func (s *rawClient) ask(op int32, body *juteWriter) string {
 	s.xid++
 	xid := s.xid
 	switch op {
@@ -86,7 +86,7 @@ func (s *speaker) ask(op int32, body *jot) string {
 	case opAuth:
 		xid = -4
 	}
-	head := (&jot{}).int32(xid).int32(op)
+	head := (&juteWriter{}).int32(xid).int32(op)
 	head.b = append(head.b, body.b...)
 	s.conn.Write(head.packet())
 	var seen []string
@@ -95,7 +95,7 @@ func (s *speaker) ask(op int32, body *jot) string {
 		if err != nil {
 			return strings.Join(append(seen, "closed"), "; ")
 		}
-		r := &scan{p}
+		r := &juteReader{p}
 		got, zxid, code := r.int32(), r.int64(), r.int32()
 		if got == -1 {
 			seen = append(seen, fmt.Sprintf("event %d, state %d, %s, zxid %d", r.int32(), r.int32(), r.text(), zxid))
@@ -113,14 +113,14 @@ func (s *speaker) ask(op int32, body *jot) string {
 }
 
 // at returns a zxid relative to the first step.
-func (s *speaker) at(zxid int64) string {
+func (s *rawClient) at(zxid int64) string {
 	if zxid <= 0 {
 		return fmt.Sprint(zxid)
 	}
 	return fmt.Sprintf("+%d", zxid-s.base)
 }
 
-func (s *speaker) describe(op int32, r *scan) string {
+func (s *rawClient) describe(op int32, r *juteReader) string {
 	switch op {
 	case opSync, opCreate:
 		return r.text()
@@ -157,7 +157,7 @@ func (s *speaker) describe(op int32, r *scan) string {
 	return ""
 }
 
-func (s *speaker) stat(r *scan) string {
+func (s *rawClient) stat(r *juteReader) string {
 	czxid, mzxid := s.at(r.int64()), s.at(r.int64())
 	r.take(16) // skip the times
 	version, cversion, aversion, owner := r.int32(), r.int32(), r.int32(), r.int64()
@@ -185,7 +185,7 @@ func drawSteps(seed uint64, root string) []step {
 		}
 		return at
 	}
-	access := func(j *jot) {
+	access := func(j *juteWriter) {
 		scheme, id := "world", "anyone"
 		if rnd.IntN(3) == 0 {
 			scheme, id = "auth", ""
@@ -197,8 +197,8 @@ func drawSteps(seed uint64, root string) []step {
 		j.int32(1).int32(perms).text(scheme).text(id)
 	}
 	version := func() int32 { return []int32{-1, -1, -1, 0, 1}[rnd.IntN(5)] }
-	change := func(ops ...int32) (op int32, body *jot) {
-		body = &jot{}
+	change := func(ops ...int32) (op int32, body *juteWriter) {
+		body = &juteWriter{}
 		switch op = ops[rnd.IntN(len(ops))]; op {
 		case opCreate, opCreate2, opContainer:
 			at, flags := path(), int32(4)
@@ -217,7 +217,7 @@ func drawSteps(seed uint64, root string) []step {
 		}
 		return op, body
 	}
-	request := func() (op int32, body *jot) {
+	request := func() (op int32, body *juteWriter) {
 		switch rnd.IntN(10) {
 		case 0, 1, 2:
 			return change(opCreate, opCreate2, opCreate2, opContainer)
@@ -227,9 +227,9 @@ func drawSteps(seed uint64, root string) []step {
 			return change(opSetData)
 		case 5, 6:
 			op = []int32{opExists, opGetData, opGetData, opGetChildren}[rnd.IntN(4)]
-			return op, (&jot{}).text(path()).bool(op == opGetData && rnd.IntN(2) == 0)
+			return op, (&juteWriter{}).text(path()).bool(op == opGetData && rnd.IntN(2) == 0)
 		case 7, 8:
-			body = &jot{}
+			body = &juteWriter{}
 			for range 1 + rnd.IntN(4) {
 				part, words := change(opCreate, opCreate2, opDelete, opSetData, opCheck, opCheck)
 				body.int32(part).bool(false).int32(-1)
@@ -237,10 +237,10 @@ func drawSteps(seed uint64, root string) []step {
 			}
 			return opMulti, body.int32(-1).bool(true).int32(-1)
 		}
-		return opSync, (&jot{}).text(path())
+		return opSync, (&juteWriter{}).text(path())
 	}
 	all := []step{{"begin", func(s *side) string {
-		return s.clients[0].ask(opCreate2, (&jot{}).text(root).text("").int32(1).int32(31).text("world").text("anyone").int32(0))
+		return s.clients[0].ask(opCreate2, (&juteWriter{}).text(root).text("").int32(1).int32(31).text("world").text("anyone").int32(0))
 	}}}
 	for range 40 {
 		i := rnd.IntN(3)
@@ -250,9 +250,9 @@ func drawSteps(seed uint64, root string) []step {
 			login := pick("u:p", "u:p", "v:p")
 			all = append(all, step{fmt.Sprintf("client %d: login %s %s", i, scheme, login), func(s *side) string {
 				c := s.clients[i]
-				text := c.ask(opAuth, (&jot{}).int32(0).text(scheme).text(login))
+				text := c.ask(opAuth, (&juteWriter{}).int32(0).text(scheme).text(login))
 				if scheme != "digest" {
-					text += "; " + c.ask(opPing, &jot{})
+					text += "; " + c.ask(opPing, &juteWriter{})
 					c.conn.Close()
 					text += "; " + c.open(c.id, c.password, 0, 60_000)
 				}
@@ -261,7 +261,7 @@ func drawSteps(seed uint64, root string) []step {
 		case 1:
 			all = append(all, step{fmt.Sprintf("client %d: goodbye", i), func(s *side) string {
 				c := s.clients[i]
-				text := c.ask(opClose, &jot{}) + "; " + c.ask(opPing, &jot{}) + "; " + c.open(c.id, c.password, 0, 60_000)
+				text := c.ask(opClose, &juteWriter{}) + "; " + c.ask(opPing, &juteWriter{}) + "; " + c.open(c.id, c.password, 0, 60_000)
 				return text + "; " + c.open(0, string(make([]byte, 16)), 0, 60_000)
 			}})
 		case 2:
@@ -276,7 +276,7 @@ func drawSteps(seed uint64, root string) []step {
 				old := *c
 				text := c.open(c.id, c.password, 0, 60_000)
 				defer old.conn.Close()
-				return text + "; " + old.ask(opCreate, (&jot{}).text(root+"/old").text("").int32(1).int32(31).text("world").text("anyone").int32(0))
+				return text + "; " + old.ask(opCreate, (&juteWriter{}).text(root+"/old").text("").int32(1).int32(31).text("world").text("anyone").int32(0))
 			}})
 		case 4:
 			word, seen := string(make([]byte, 16)), int64(0)
@@ -293,10 +293,10 @@ func drawSteps(seed uint64, root string) []step {
 		case 5:
 			timeout := []int32{0, 100, 5000, 1_000_000}[rnd.IntN(4)]
 			all = append(all, step{fmt.Sprintf("a session of %d ms", timeout), func(s *side) string {
-				c := &speaker{side: s}
+				c := &rawClient{side: s}
 				text := c.open(0, string(make([]byte, 16)), 0, timeout)
 				defer c.conn.Close()
-				return text + "; " + c.ask(opClose, &jot{})
+				return text + "; " + c.ask(opClose, &juteWriter{})
 			}})
 		default:
 			op, body := request()
@@ -310,13 +310,13 @@ func drawSteps(seed uint64, root string) []step {
 func beginSide(dial func() (net.Conn, error)) (*side, error) {
 	s := &side{dial: dial, sessions: make(map[int64]int)}
 	for i := range s.clients {
-		s.clients[i] = &speaker{side: s}
+		s.clients[i] = &rawClient{side: s}
 		if text := s.clients[i].open(0, string(make([]byte, 16)), 0, 60_000); !strings.HasPrefix(text, "session") {
 			return s, fmt.Errorf("client %d: %s", i, text)
 		}
 	}
 	c := s.clients[0]
-	c.conn.Write((&jot{}).int32(1).int32(opSync).text("/").packet())
+	c.conn.Write((&juteWriter{}).int32(1).int32(opSync).text("/").packet())
 	p, err := frame(c.conn)
 	if err == nil {
 		s.base = int64(binary.BigEndian.Uint64(p[4:]))
@@ -328,7 +328,7 @@ func beginSide(dial func() (net.Conn, error)) (*side, error) {
 func (s *side) end() {
 	for _, c := range s.clients {
 		if c != nil && c.conn != nil {
-			c.ask(opClose, &jot{})
+			c.ask(opClose, &juteWriter{})
 			c.conn.Close()
 		}
 	}
@@ -356,8 +356,8 @@ func TestFakeAnswersAsServersDo(t *testing.T) {
 		for i, st := range drawSteps(seed, fmt.Sprintf("/d%d", seed)) {
 			want, got := st.do(a), st.do(b)
 			for j := range a.clients {
-				want += " | " + a.clients[j].ask(opPing, &jot{})
-				got += " | " + b.clients[j].ask(opPing, &jot{})
+				want += " | " + a.clients[j].ask(opPing, &juteWriter{})
+				got += " | " + b.clients[j].ask(opPing, &juteWriter{})
 			}
 			if got != want {
 				t.Errorf("seed %d, step %d, %s\nserver: %s\nfake:   %s", seed, i, st.name, want, got)
@@ -378,12 +378,12 @@ func TestFakeMovesSessionsAsServersDo(t *testing.T) {
 	root := r.opts.Path[strings.LastIndexByte(r.opts.Path, '/'):]
 	play := func(dial func(member int) (net.Conn, error)) (seen []string) {
 		s := &side{sessions: make(map[int64]int), base: 1 << 62} // above the zxid of any answer
-		create := func(c *speaker, name string) {
-			text := c.ask(opCreate, (&jot{}).text(root+name).text("").int32(1).int32(31).text("world").text("anyone").int32(0))
+		create := func(c *rawClient, name string) {
+			text := c.ask(opCreate, (&juteWriter{}).text(root+name).text("").int32(1).int32(31).text("world").text("anyone").int32(0))
 			seen = append(seen, fmt.Sprintf("create %q: done %v, closed %v", name, strings.Contains(text, "error 0"), strings.HasSuffix(text, "closed")))
 		}
-		open := func(member int, old *speaker) *speaker {
-			c := &speaker{side: s, xid: 100}
+		open := func(member int, old *rawClient) *rawClient {
+			c := &rawClient{side: s, xid: 100}
 			s.dial = func() (net.Conn, error) { return dial(member) }
 			id, password := int64(0), string(make([]byte, 16))
 			if old != nil {
@@ -397,7 +397,7 @@ func TestFakeMovesSessionsAsServersDo(t *testing.T) {
 		create(first, "")
 		second := open(1, first)
 		create(second, "/a")
-		seen = append(seen, fmt.Sprint("read ", strings.Contains(first.ask(opExists, (&jot{}).text("/").bool(false)), "error 0")))
+		seen = append(seen, fmt.Sprint("read ", strings.Contains(first.ask(opExists, (&juteWriter{}).text("/").bool(false)), "error 0")))
 		create(first, "/b")
 		third := open(1, second)
 		create(third, "/c")
@@ -405,7 +405,7 @@ func TestFakeMovesSessionsAsServersDo(t *testing.T) {
 		fourth := open(2, third)
 		create(third, "/e") // before the new connection has sent anything
 		create(fourth, "/f")
-		fourth.ask(opClose, &jot{})
+		fourth.ask(opClose, &juteWriter{})
 		return seen
 	}
 	want := play(func(member int) (net.Conn, error) { return net.Dial("tcp", r.addrs[member]) })

@@ -25,10 +25,10 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	}
 	defer d.calls.Leave()
 	ttl = cmp.Or(ttl, driverkit.ExamTTL)
-	patients := make([]*patient, len(d.members))
+	patients := make([]*memberCheck, len(d.members))
 	var all sync.WaitGroup
 	for _, m := range d.members {
-		patients[m.place] = &patient{Notes: driverkit.Notes{Node: m.name}, member: m}
+		patients[m.place] = &memberCheck{Notes: driverkit.Notes{Node: m.name}, member: m}
 		all.Go(func() { patients[m.place].examine(ctx, d, ttl) })
 	}
 	all.Wait()
@@ -40,15 +40,15 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	return whole.Found
 }
 
-// patient is the doctor's check of one member.
-type patient struct {
+// memberCheck is the doctor's check of one member.
+type memberCheck struct {
 	driverkit.Notes
 	member *member
 	health health
 }
 
 // examine asks a member for its state and checks it.
-func (p *patient) examine(ctx context.Context, d *Driver, ttl time.Duration) {
+func (p *memberCheck) examine(ctx context.Context, d *Driver, ttl time.Duration) {
 	ask := func() (err error) {
 		p.health, err = p.member.probe(ctx, pace.CallTime())
 		return err
@@ -95,7 +95,7 @@ func (p *patient) examine(ctx context.Context, d *Driver, ttl time.Duration) {
 }
 
 // checkVersion reports a version that is too old for the driver.
-func (p *patient) checkVersion(text string) {
+func (p *memberCheck) checkVersion(text string) {
 	number, _, _ := strings.Cut(text, "-")
 	parts := append(strings.Split(number, "."), "0", "0", "0")
 	major, _ := strconv.Atoi(parts[0])
@@ -109,7 +109,7 @@ func (p *patient) checkVersion(text string) {
 }
 
 // examineEnsemble checks what concerns the whole ensemble.
-func (d *Driver) examineEnsemble(ctx context.Context, patients []*patient, ttl time.Duration) (whole driverkit.Notes) {
+func (d *Driver) examineEnsemble(ctx context.Context, patients []*memberCheck, ttl time.Duration) (whole driverkit.Notes) {
 	first, answers := "", false
 	for _, p := range patients {
 		answers = answers || p.health != health{}
@@ -157,7 +157,7 @@ func (d *Driver) rehearseWrites(ctx context.Context, s *session) error {
 		if r.err != nil {
 			return d.refusedError(r.err)
 		}
-		outcomes, err := r.outcomes(2)
+		outcomes, err := r.errorCodes(2)
 		switch {
 		case err != nil:
 			return err

@@ -39,8 +39,8 @@ func (r *rig) findingsAt(url string, ttl time.Duration, opts zookeeper.Options) 
 	return bad
 }
 
-// wantOnly checks that the doctor found one thing.
-func (r *rig) wantOnly(found []driver.Finding, check string, v driver.Verdict, words ...string) {
+// wantOneFinding checks that the doctor found one thing.
+func (r *rig) wantOneFinding(found []driver.Finding, check string, v driver.Verdict, words ...string) {
 	r.Helper()
 	if len(found) != 1 || found[0].Check != check || found[0].Verdict != v {
 		r.Errorf("found %+v, want one %s of %s", found, v, check)
@@ -85,8 +85,8 @@ func TestDoctorFindsEachEnsembleFault(t *testing.T) {
 		},
 		"times that the servers do not grant": func(_ *testing.T, r *rig) {
 			url := urlOf(r.addrs...)
-			r.wantOnly(r.findingsAt(url, 3*time.Second, r.opts), "ttl", driver.VerdictWarning, "election", "6 s or more")
-			r.wantOnly(r.findingsAt(url, 2*time.Minute, r.opts), "sessions", driver.VerdictFault, "no TTL over 1m0s", "shorter TTL", "maxSessionTimeout")
+			r.wantOneFinding(r.findingsAt(url, 3*time.Second, r.opts), "ttl", driver.VerdictWarning, "election", "6 s or more")
+			r.wantOneFinding(r.findingsAt(url, 2*time.Minute, r.opts), "sessions", driver.VerdictFault, "no TTL over 1m0s", "shorter TTL", "maxSessionTimeout")
 		},
 		"nodes of another user": func(t *testing.T, r *rig) {
 			at := "zk://me:" + fixture.Escaped + "@" + strings.Join(r.addrs, ",") + r.opts.Path
@@ -98,13 +98,13 @@ func TestDoctorFindsEachEnsembleFault(t *testing.T) {
 				t.Errorf("found %+v", found)
 			}
 			other := strings.Replace(at, "me:"+fixture.Escaped, "you:other", 1)
-			r.wantOnly(r.findingsAt(other, 0, r.opts), "rights", driver.VerdictFault, "access denied", "correct user and password")
+			r.wantOneFinding(r.findingsAt(other, 0, r.opts), "rights", driver.VerdictFault, "access denied", "correct user and password")
 		},
 		"a login that is refused": func(_ *testing.T, r *rig) {
 			for _, m := range r.fake.members {
 				m.noAuth = true
 			}
-			r.wantOnly(r.findingsAt("zk://me:"+fixture.Escaped+"@"+strings.Join(r.addrs, ","), 0, r.opts), "quorum", driver.VerdictFault,
+			r.wantOneFinding(r.findingsAt("zk://me:"+fixture.Escaped+"@"+strings.Join(r.addrs, ","), 0, r.opts), "quorum", driver.VerdictFault,
 				"reject the user", "scheme digest")
 		},
 		"the port of another program": func(_ *testing.T, r *rig) {
@@ -114,27 +114,27 @@ func TestDoctorFindsEachEnsembleFault(t *testing.T) {
 				io.WriteString(w, "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request")
 				w.Close()
 			}
-			r.wantOnly(r.findingsAt(urlOf(r.addrs...), 0, r.opts), "reach", driver.VerdictFault, "correct its address", "write zks://")
+			r.wantOneFinding(r.findingsAt(urlOf(r.addrs...), 0, r.opts), "reach", driver.VerdictFault, "correct its address", "write zks://")
 		},
 		"a server that is silent": func(_ *testing.T, r *rig) {
 			r.fake.members[0].talk = func(w *wire) { io.Copy(io.Discard, w) }
-			r.wantOnly(r.findingsAt(urlOf(r.addrs...), 0, r.opts), "reach", driver.VerdictFault, "no answer in 2s", "write zks://")
+			r.wantOneFinding(r.findingsAt(urlOf(r.addrs...), 0, r.opts), "reach", driver.VerdictFault, "no answer in 2s", "write zks://")
 		},
 		"a server of another ensemble": func(_ *testing.T, r *rig) {
 			r.addEnsemble(newFake(r, 1))
-			r.wantOnly(r.findingsAt(urlOf(r.addrs...), 0, r.opts), "distinct", driver.VerdictFault, "leads another ensemble", "members of one ensemble")
+			r.wantOneFinding(r.findingsAt(urlOf(r.addrs...), 0, r.opts), "distinct", driver.VerdictFault, "leads another ensemble", "members of one ensemble")
 		},
 		"a server that is too old": func(_ *testing.T, r *rig) {
 			r.fake.members[1].version = "3.5.2-1"
-			r.wantOnly(r.findingsAt(urlOf(r.addrs...), 0, r.opts), "version", driver.VerdictFault, "3.5.2", "3.5.3 or newer")
+			r.wantOneFinding(r.findingsAt(urlOf(r.addrs...), 0, r.opts), "version", driver.VerdictFault, "3.5.2", "3.5.3 or newer")
 		},
 		"a server that may not answer": func(_ *testing.T, r *rig) {
 			r.fake.members[1].words = "srvr is not executed because it is not in the whitelist.\n"
-			r.wantOnly(r.findingsAt(urlOf(r.addrs...), 0, r.opts), "leader", driver.VerdictWarning, "does not report the leader", "whitelist")
+			r.wantOneFinding(r.findingsAt(urlOf(r.addrs...), 0, r.opts), "leader", driver.VerdictWarning, "does not report the leader", "whitelist")
 		},
 		"members that are down": func(t *testing.T, r *rig) {
 			r.fake.members[0].refuse = true
-			r.wantOnly(r.findingsAt(urlOf(r.addrs...), 0, r.opts), "reach", driver.VerdictFault, "refused", "start it")
+			r.wantOneFinding(r.findingsAt(urlOf(r.addrs...), 0, r.opts), "reach", driver.VerdictFault, "refused", "start it")
 			r.fake.members[1].refuse, r.fake.members[2].words = true, "This ZooKeeper instance is not currently serving requests\n"
 			var checks []string
 			for _, f := range r.findingsAt(urlOf(r.addrs...), 0, r.opts) {
@@ -178,7 +178,7 @@ func TestDoctorFindsCertificateFaults(t *testing.T) {
 		each := func(found []driver.Finding, n int, check string, v driver.Verdict, words ...string) {
 			t.Helper()
 			for _, f := range found {
-				r.wantOnly([]driver.Finding{f}, check, v, words...)
+				r.wantOneFinding([]driver.Finding{f}, check, v, words...)
 			}
 			if len(found) != n {
 				t.Errorf("found %+v, want %d", found, n)

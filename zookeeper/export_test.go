@@ -12,7 +12,7 @@ import (
 )
 
 // Spent is the first sequence number that grants no lock.
-const Spent = spent
+const Spent = firstSpentNumber
 
 // Over returns opts with the test's own way to dial.
 func Over(opts Options, dial func(ctx context.Context, addr string) (net.Conn, error)) *Options {
@@ -73,7 +73,7 @@ func (d *Driver) Expire(ctx context.Context, ttl time.Duration) error {
 	// its connection. The driver may resume the session at another member before the close request arrives,
 	// which is then ignored.
 	for ctx.Err() == nil {
-		over, err := l.member.bid(ctx, s, hello)
+		over, err := l.member.resumeAndClose(ctx, s, hello)
 		if over {
 			return err
 		}
@@ -81,8 +81,8 @@ func (d *Driver) Expire(ctx context.Context, ttl time.Duration) error {
 	return ctx.Err()
 }
 
-// bid resumes the session of hello and closes it. over reports that the session is over.
-func (m *member) bid(ctx context.Context, s *session, hello greeting) (over bool, err error) {
+// resumeAndClose resumes the session of hello and closes it. over reports that the session is over.
+func (m *member) resumeAndClose(ctx context.Context, s *session, hello greeting) (over bool, err error) {
 	conn, err := m.dial(ctx)
 	if err != nil {
 		return true, err

@@ -62,14 +62,24 @@ const (
 	maxPacket = 1 << 20
 )
 
-// jot encodes jute records.
-type jot struct{ b []byte }
+// juteWriter encodes jute records.
+type juteWriter struct{ b []byte }
 
-func (j *jot) int32(v int32) *jot { j.b = binary.BigEndian.AppendUint32(j.b, uint32(v)); return j }
-func (j *jot) int64(v int64) *jot { j.b = binary.BigEndian.AppendUint64(j.b, uint64(v)); return j }
-func (j *jot) text(v string) *jot { j.int32(int32(len(v))); j.b = append(j.b, v...); return j }
+func (j *juteWriter) int32(v int32) *juteWriter {
+	j.b = binary.BigEndian.AppendUint32(j.b, uint32(v))
+	return j
+}
+func (j *juteWriter) int64(v int64) *juteWriter {
+	j.b = binary.BigEndian.AppendUint64(j.b, uint64(v))
+	return j
+}
+func (j *juteWriter) text(v string) *juteWriter {
+	j.int32(int32(len(v)))
+	j.b = append(j.b, v...)
+	return j
+}
 
-func (j *jot) bool(v bool) *jot {
+func (j *juteWriter) bool(v bool) *juteWriter {
 	if v {
 		j.b = append(j.b, 1)
 	} else {
@@ -79,18 +89,18 @@ func (j *jot) bool(v bool) *jot {
 }
 
 // packet prepends the length of the record.
-func (j *jot) packet() []byte {
+func (j *juteWriter) packet() []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(j.b))), j.b...)
 }
 
-// scan decodes jute records. A record that is too short panics, which fails the test.
-type scan struct{ b []byte }
+// juteReader decodes jute records. A record that is too short panics, which fails the test.
+type juteReader struct{ b []byte }
 
-func (s *scan) take(n int) []byte { v := s.b[:n]; s.b = s.b[n:]; return v }
-func (s *scan) int32() int32      { return int32(binary.BigEndian.Uint32(s.take(4))) }
-func (s *scan) int64() int64      { return int64(binary.BigEndian.Uint64(s.take(8))) }
-func (s *scan) bool() bool        { return s.take(1)[0] != 0 }
-func (s *scan) text() string      { return string(s.take(max(int(s.int32()), 0))) }
+func (s *juteReader) take(n int) []byte { v := s.b[:n]; s.b = s.b[n:]; return v }
+func (s *juteReader) int32() int32      { return int32(binary.BigEndian.Uint32(s.take(4))) }
+func (s *juteReader) int64() int64      { return int64(binary.BigEndian.Uint64(s.take(8))) }
+func (s *juteReader) bool() bool        { return s.take(1)[0] != 0 }
+func (s *juteReader) text() string      { return string(s.take(max(int(s.int32()), 0))) }
 
 // identity is an identity of a connection or an entry of an access list.
 type identity struct {
@@ -110,7 +120,7 @@ type znode struct {
 	watchers            map[*conn]bool
 }
 
-func (n *znode) stat(j *jot) {
+func (n *znode) stat(j *juteWriter) {
 	owner := n.owner
 	if owner == ownerContainer { // the servers do not show that
 		owner = 0
@@ -147,9 +157,9 @@ type fake struct {
 	still    time.Time     // until then no client reads, as in a suspended process
 	frozen   bool          // the leader is suspended: it answers nothing and ends no session
 	reaper   *time.Timer
-	reaps    []string                             // containers that the reaper will check
-	lie      func(op, code int32, out *jot) int32 // changes an answer, and returns its error
-	held     int                                  // number of requests that members hold back
+	reaps    []string                                    // containers that the reaper will check
+	lie      func(op, code int32, out *juteWriter) int32 // changes an answer, and returns its error
+	held     int                                         // number of requests that members hold back
 	now      time.Time
 	steps    int // requests at the current moment
 	looped   bool
@@ -228,8 +238,8 @@ func (f *fake) update(change func()) {
 	f.thawed.Broadcast()
 }
 
-// thaw resumes the leader, which at once ends expired sessions.
-func (f *fake) thaw() {
+// resumeLeader resumes the leader, which at once ends expired sessions.
+func (f *fake) resumeLeader() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.frozen = false
@@ -416,7 +426,7 @@ func (f *fake) awaitLeader(s *server) { f.awaitState(func() bool { return !f.fro
 
 // greetClient opens or resumes a session. It reports whether the connection stays open.
 func (f *fake) greetClient(c *conn, hello []byte) bool {
-	r := scan{hello}
+	r := juteReader{hello}
 	r.int32()
 	seen, asked := r.int64(), time.Duration(r.int32())*time.Millisecond
 	id, password := r.int64(), r.text()
@@ -441,12 +451,12 @@ func (f *fake) greetClient(c *conn, hello []byte) bool {
 		s.timer = time.AfterFunc(time.Hour, func() { f.expireSession(s) })
 		f.sessions[s.id] = s
 	case s == nil || s.password != password:
-		c.Write((&jot{}).int32(0).int32(0).int64(0).text(string(make([]byte, 16))).bool(false).packet())
+		c.Write((&juteWriter{}).int32(0).int32(0).int64(0).text(string(make([]byte, 16))).bool(false).packet())
 		return false
 	}
 	s.conn, c.session, s.timeout = c, s, granted
 	f.touchSession(s)
-	c.Write((&jot{}).int32(0).int32(int32(granted / time.Millisecond)).int64(s.id).text(s.password).bool(false).packet())
+	c.Write((&juteWriter{}).int32(0).int32(int32(granted / time.Millisecond)).int64(s.id).text(s.password).bool(false).packet())
 	return true
 }
 
@@ -499,7 +509,7 @@ func (f *fake) forgetWatches(c *conn) {
 func (f *fake) fireEvent(n *znode, path string, event int32) {
 	for c := range n.watchers {
 		delete(c.paths, path)
-		c.Write((&jot{}).int32(-1).int64(-1).int32(0).int32(event).int32(3).text(path).packet())
+		c.Write((&juteWriter{}).int32(-1).int64(-1).int32(0).int32(event).int32(3).text(path).packet())
 	}
 	clear(n.watchers)
 }
@@ -571,7 +581,7 @@ func splitPath(path string) (above, name string) {
 
 // answerRequest executes one request. It reports whether the connection stays open.
 func (f *fake) answerRequest(c *conn, p []byte) bool {
-	r := scan{p}
+	r := juteReader{p}
 	xid, op := r.int32(), r.int32()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -615,18 +625,18 @@ func (f *fake) answerRequest(c *conn, p []byte) bool {
 			}
 		})
 	}
-	out := &jot{}
+	out := &juteWriter{}
 	code := int32(0)
 	switch op {
 	case opAuth:
 		r.int32()
 		scheme, id := r.text(), r.text()
 		if scheme != "digest" || c.s.noAuth {
-			c.Write((&jot{}).int32(xid).int64(0).int32(errAuthFailed).packet())
+			c.Write((&juteWriter{}).int32(xid).int64(0).int32(errAuthFailed).packet())
 			return false
 		}
 		c.auth = append(c.auth, identity{0, scheme, id})
-		c.Write((&jot{}).int32(xid).int64(0).int32(0).packet())
+		c.Write((&juteWriter{}).int32(xid).int64(0).int32(0).packet())
 		return true
 	case opPing:
 	case opSync:
@@ -636,7 +646,7 @@ func (f *fake) answerRequest(c *conn, p []byte) bool {
 	case opClose:
 		c.session = nil // the connection ends after the answer, not with the session
 		f.endSession(s)
-		c.Write((&jot{}).int32(xid).int64(f.zxid).int32(0).packet())
+		c.Write((&juteWriter{}).int32(xid).int64(f.zxid).int32(0).packet())
 		return false
 	case opMulti:
 		f.zxid++
@@ -655,16 +665,16 @@ func (f *fake) answerRequest(c *conn, p []byte) bool {
 		return false
 	}
 	if code != 0 {
-		out = &jot{}
+		out = &juteWriter{}
 	}
-	head := (&jot{}).int32(xid).int64(f.zxid).int32(code)
+	head := (&juteWriter{}).int32(xid).int64(f.zxid).int32(code)
 	head.b = append(head.b, out.b...)
 	c.Write(head.packet())
 	return true
 }
 
 // answerRead answers a request that changes nothing.
-func (f *fake) answerRead(c *conn, op int32, path string, watch bool, out *jot) int32 {
+func (f *fake) answerRead(c *conn, op int32, path string, watch bool, out *juteWriter) int32 {
 	n := f.nodes[path]
 	switch {
 	case n == nil:
@@ -706,7 +716,7 @@ type order struct {
 	flags, version int32
 }
 
-func readOrder(op int32, r *scan) order {
+func readOrder(op int32, r *juteReader) order {
 	o := order{op: op, path: r.text()}
 	switch op {
 	case opCreate, opCreate2, opContainer:
@@ -724,7 +734,7 @@ func readOrder(op int32, r *scan) order {
 }
 
 // applyChange executes one change at the current zxid.
-func (f *fake) applyChange(c *conn, o order, out *jot, ch *change) int32 {
+func (f *fake) applyChange(c *conn, o order, out *juteWriter, ch *change) int32 {
 	switch o.op {
 	case opCreate, opCreate2, opContainer:
 		return f.createNode(c, o, out, ch)
@@ -762,7 +772,7 @@ func (c *conn) checkNode(n *znode, perm, version int32) int32 {
 	return 0
 }
 
-func (f *fake) createNode(c *conn, o order, out *jot, ch *change) int32 {
+func (f *fake) createNode(c *conn, o order, out *juteWriter, ch *change) int32 {
 	acl := c.fixACL(o.acl)
 	if acl == nil {
 		return errInvalidACL
@@ -851,10 +861,10 @@ func (f *fake) deleteNode(c *conn, o order, ch *change) int32 {
 }
 
 // applyTransaction executes all operations of a transaction or none.
-func (f *fake) applyTransaction(c *conn, r *scan, out *jot) {
+func (f *fake) applyTransaction(c *conn, r *juteReader, out *juteWriter) {
 	var ch change
 	var parts []order
-	var answers []jot
+	var answers []juteWriter
 	failed := -1 // index of the failed operation
 	var why int32
 	for {
@@ -866,7 +876,7 @@ func (f *fake) applyTransaction(c *conn, r *scan, out *jot) {
 		if op == opCreate2 { // the servers treat it as a create
 			op = opCreate
 		}
-		o, answer := readOrder(op, r), jot{}
+		o, answer := readOrder(op, r), juteWriter{}
 		if failed < 0 {
 			if why = f.applyChange(c, o, &answer, &ch); why != 0 {
 				failed = len(parts)

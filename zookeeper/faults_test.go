@@ -107,7 +107,7 @@ func TestTrustEndsBeforeLeaderEndsSession(t *testing.T) {
 					time.Sleep(time.Duration(round) * 25 * time.Millisecond)
 					r.fake.update(func() { r.fake.frozen = true })
 					time.Sleep(4 * time.Second)
-					r.fake.thaw()
+					r.fake.resumeLeader()
 					<-l.Context().Done()
 					n := <-granted
 					if early := l.Deadline().Sub(n.at); early > 0 {

@@ -31,8 +31,8 @@ func (s *spoiler) nextByte() (b byte) {
 	return b
 }
 
-// odd are numbers that often break parsers.
-var odd = []uint32{0, 1, 0xffffffff, 0x7fffffff, 0x80000000, 0xfffffffe, 0x00100000, 0x04000000, 0xffffff9b, 0xffffff90}
+// oddNumbers are numbers that often break parsers.
+var oddNumbers = []uint32{0, 1, 0xffffffff, 0x7fffffff, 0x80000000, 0xfffffffe, 0x00100000, 0x04000000, 0xffffff9b, 0xffffff90}
 
 func (s *spoiler) Reply(r io.Reader) (p fixture.Packet, err error) {
 	if p, err = s.jute.Reply(r); err == nil {
@@ -55,7 +55,7 @@ func (s *spoiler) spoilPacket(p []byte) []byte {
 	switch s.nextByte() % 16 {
 	case 1: // an odd number at some place
 		i := 4 + int(s.nextByte())%(len(p)-4)
-		n := odd[int(s.nextByte())%len(odd)]
+		n := oddNumbers[int(s.nextByte())%len(oddNumbers)]
 		for len(p) < i+4 {
 			p = append(p, 0)
 		}
@@ -64,15 +64,15 @@ func (s *spoiler) spoilPacket(p []byte) []byte {
 	case 2: // truncated
 		return sized(p[:4+int(s.nextByte())%(len(p)-4)])
 	case 3: // another length
-		binary.BigEndian.PutUint32(p, odd[int(s.nextByte())%len(odd)])
+		binary.BigEndian.PutUint32(p, oddNumbers[int(s.nextByte())%len(oddNumbers)])
 		return p
 	case 4: // twice
 		return append(p, p...)
 	case 5: // an event before it
-		event := (&jot{}).int32(-1).int64(-1).int32(0).int32(int32(s.nextByte()) - 2).int32(3).text("/test").packet()
+		event := (&juteWriter{}).int32(-1).int64(-1).int32(0).int32(int32(s.nextByte()) - 2).int32(3).text("/test").packet()
 		return append(event, p...)
 	case 6: // a pong before it
-		return append((&jot{}).int32(-2).int64(int64(s.nextByte())<<56).int32(0).packet(), p...)
+		return append((&juteWriter{}).int32(-2).int64(int64(s.nextByte())<<56).int32(0).packet(), p...)
 	case 7: // nothing
 		return nil
 	case 8: // replaced by bytes of the script

@@ -16,50 +16,50 @@ import (
 
 // Each call ends with its context, and pauses between requests.
 func TestSenselessMemberIsAskedWithPauses(t *testing.T) {
-	empty := func(j *jot) { j.b = append((&jot{}).int32(0).b, make([]byte, 68)...) }
-	for name, lie := range map[string]func(op, code int32, out *jot) int32{
-		"the own node is never there": func(op, code int32, out *jot) int32 {
+	empty := func(j *juteWriter) { j.b = append((&juteWriter{}).int32(0).b, make([]byte, 68)...) }
+	for name, lie := range map[string]func(op, code int32, out *juteWriter) int32{
+		"the own node is never there": func(op, code int32, out *juteWriter) int32 {
 			if op == opGetChildren {
 				empty(out)
 				return 0
 			}
 			return code
 		},
-		"the folder is never there": func(op, code int32, _ *jot) int32 {
+		"the folder is never there": func(op, code int32, _ *juteWriter) int32 {
 			if op == opCreate2 {
 				return errNoNode
 			}
 			return code
 		},
-		"the first has always gone": func(op, code int32, _ *jot) int32 {
+		"the first has always gone": func(op, code int32, _ *juteWriter) int32 {
 			if op == opGetData {
 				return errNoNode
 			}
 			return code
 		},
-		"the session is always over": func(op, code int32, _ *jot) int32 {
+		"the session is always over": func(op, code int32, _ *juteWriter) int32 {
 			if op == opCreate2 || op == opGetChildren {
 				return errExpired
 			}
 			return code
 		},
-		"an error that no server has": func(int32, int32, *jot) int32 { return 262144 },
-		"each request is cut":         func(int32, int32, *jot) int32 { return errCut },
-		"a transaction without parts": func(op, code int32, out *jot) int32 {
+		"an error that no server has": func(int32, int32, *juteWriter) int32 { return 262144 },
+		"each request is cut":         func(int32, int32, *juteWriter) int32 { return errCut },
+		"a transaction without parts": func(op, code int32, out *juteWriter) int32 {
 			if op == opMulti {
-				out.b = (&jot{}).int32(-1).bool(true).int32(-1).b
+				out.b = (&juteWriter{}).int32(-1).bool(true).int32(-1).b
 			}
 			return code
 		},
-		"a node without a path": func(op, code int32, out *jot) int32 {
+		"a node without a path": func(op, code int32, out *juteWriter) int32 {
 			if op == opCreate2 && code == 0 {
-				out.b = append((&jot{}).text("").b, out.b[len(out.b)-68:]...)
+				out.b = append((&juteWriter{}).text("").b, out.b[len(out.b)-68:]...)
 			}
 			return code
 		},
-		"the node of another": func(op, code int32, out *jot) int32 {
+		"the node of another": func(op, code int32, out *juteWriter) int32 {
 			if op == opCreate2 && code == 0 {
-				out.b = append((&jot{}).text("/elsewhere/A.1-0000000000").b, out.b[len(out.b)-68:]...)
+				out.b = append((&juteWriter{}).text("/elsewhere/A.1-0000000000").b, out.b[len(out.b)-68:]...)
 			}
 			return code
 		},
@@ -121,7 +121,7 @@ func TestAnnouncedLengthAllocatesNothing(t *testing.T) {
 		"negative":      {1 << 31, 9 << 20, 64 << 10},
 		"all":           {8 << 20, 9 << 20, 40 << 20},
 	} {
-		packet := io.MultiReader(bytes.NewReader(binary.BigEndian.AppendUint32(nil, c.length)), io.LimitReader(zeros{}, int64(c.come)))
+		packet := io.MultiReader(bytes.NewReader(binary.BigEndian.AppendUint32(nil, c.length)), io.LimitReader(zeroSender{}, int64(c.come)))
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		n, err := zookeeper.ReadPacket(packet, 8<<20)
@@ -135,10 +135,10 @@ func TestAnnouncedLengthAllocatesNothing(t *testing.T) {
 	}
 }
 
-// zeros is a member that sends zeros without end.
-type zeros struct{}
+// zeroSender is a member that sends zeros without end.
+type zeroSender struct{}
 
-func (zeros) Read(p []byte) (int, error) {
+func (zeroSender) Read(p []byte) (int, error) {
 	clear(p)
 	return len(p), nil
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
-// late is a request that is held back, and whose sender and connection are gone.
-type late struct {
+// lateRequest is a request that is held back, and whose sender and connection are gone.
+type lateRequest struct {
 	*rig
 	d     driver.Driver
 	there *fixture.Link
@@ -21,16 +21,16 @@ type late struct {
 // stopRequest holds back the next request of a kind that do makes d send, and drops its connection. d then
 // reconnects to the same member, or with elsewhere only to others until the request passes. Work that do
 // starts may go on.
-func (r *rig) stopRequest(d driver.Driver, kind string, elsewhere bool, do func()) late {
+func (r *rig) stopRequest(d driver.Driver, kind string, elsewhere bool, do func()) lateRequest {
 	r.Helper()
 	r.On(d, func(_ int, link *fixture.Link) { link.Stop, link.Halted = kind, true })
 	do()
-	var l late
+	var l lateRequest
 	r.Eventually("a request is stopped: "+kind, func() bool {
 		for _, link := range r.Links(d) {
 			select {
 			case flow := <-link.Caught:
-				l = late{r, d, link}
+				l = lateRequest{r, d, link}
 				r.On(d, func(_ int, other *fixture.Link) { other.Stop, other.Hole = "", elsewhere && other == link })
 				flow.Drop()
 				return true
@@ -47,8 +47,8 @@ func (r *rig) reconnect(d driver.Driver) {
 	r.On(d, func(_ int, link *fixture.Link) { link.Refuse = false })
 }
 
-// letPass delivers the request. It returns once the server has answered it or closed its connection.
-func (l late) letPass() {
+// deliver delivers the request. It returns once the server has answered it or closed its connection.
+func (l lateRequest) deliver() {
 	l.Helper()
 	l.On(l.d, func(_ int, link *fixture.Link) { link.Hole, link.Halted = false, false })
 	select {
@@ -74,12 +74,12 @@ func (r *rig) startWait(ctx context.Context, d driver.Driver, ttl time.Duration)
 
 // greetingCase returns a case in which a greeting arrives late while the lock is held. The driver's next
 // request, a renewal or the release, finds that the session has moved.
-func greetingCase(renew bool) func(r *rig, d driver.Driver, stop func(kind string, do func()) late) (newest int64) {
-	return func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
+func greetingCase(renew bool) func(r *rig, d driver.Driver, stop func(kind string, do func()) lateRequest) (newest int64) {
+	return func(r *rig, d driver.Driver, stop func(string, func()) lateRequest) int64 {
 		g := r.Grant(d, "k", long)
 		l := stop("greeting", func() { r.On(d, func(_ int, link *fixture.Link) { link.Refuse = true }); r.reconnect(d) })
 		r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
-		l.letPass()
+		l.deliver()
 		if renew {
 			r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
 		}
@@ -93,27 +93,27 @@ func greetingCase(renew bool) func(r *rig, d driver.Driver, stop func(kind strin
 // member or to others.
 func TestLateRequestChangesNothing(t *testing.T) {
 	t.Parallel()
-	for name, run := range map[string]func(r *rig, d driver.Driver, stop func(kind string, do func()) late) (newest int64){
-		"creation, and the lock is held": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
+	for name, run := range map[string]func(r *rig, d driver.Driver, stop func(kind string, do func()) lateRequest) (newest int64){
+		"creation, and the lock is held": func(r *rig, d driver.Driver, stop func(string, func()) lateRequest) int64 {
 			begin, got := r.startWait(r.Within(), d, long)
 			l := stop("create", begin)
 			g, err := got()
 			r.Must(err)
-			l.letPass()
+			l.deliver()
 			r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
 			r.Must(d.Release(r.Within(), g, 0))
 			return g.Token
 		},
-		"creation, and the lock was released": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
+		"creation, and the lock was released": func(r *rig, d driver.Driver, stop func(string, func()) lateRequest) int64 {
 			begin, got := r.startWait(r.Within(), d, long)
 			l := stop("create", begin)
 			g, err := got()
 			r.Must(err)
 			r.Must(d.Release(r.Within(), g, 0))
-			l.letPass()
+			l.deliver()
 			return g.Token
 		},
-		"creation, and the caller has left": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
+		"creation, and the caller has left": func(r *rig, d driver.Driver, stop func(string, func()) lateRequest) int64 {
 			ctx, cancel := context.WithCancel(r.Within())
 			begin, got := r.startWait(ctx, d, long)
 			l := stop("create", begin)
@@ -121,67 +121,67 @@ func TestLateRequestChangesNothing(t *testing.T) {
 			if _, err := got(); err != nil && !errors.Is(err, context.Canceled) {
 				r.Errorf("Acquire() = %v", err)
 			}
-			l.letPass()
+			l.deliver()
 			return 0
 		},
-		"creation, and the session is over": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
+		"creation, and the session is over": func(r *rig, d driver.Driver, stop func(string, func()) lateRequest) int64 {
 			begin, got := r.startWait(r.Within(), d, long)
 			l := stop("create", begin)
 			g, err := got()
 			r.Must(err)
 			r.Must(d.(*zookeeper.Driver).Expire(r.Within(), long))
-			l.letPass()
+			l.deliver()
 			if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
 				r.Errorf("Renew() = %v, want ErrLost", err)
 			}
 			return g.Token
 		},
-		"renewal, and the lock was renewed": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
+		"renewal, and the lock was renewed": func(r *rig, d driver.Driver, stop func(string, func()) lateRequest) int64 {
 			g := r.Grant(d, "k", long)
 			renewed := make(chan driver.Renewal, 1)
 			l := stop("multi", func() { go func() { renewed <- d.Renew(r.Within(), []driver.Grant{g})[0] }() })
 			r.Must((<-renewed).Err)
-			l.letPass()
+			l.deliver()
 			r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
 			r.Must(d.Release(r.Within(), g, 0))
 			return g.Token
 		},
-		"renewal, and the lock was released": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
+		"renewal, and the lock was released": func(r *rig, d driver.Driver, stop func(string, func()) lateRequest) int64 {
 			g := r.Grant(d, "k", long)
 			l := stop("multi", func() { go d.Renew(r.Within(), []driver.Grant{g}) })
 			if err := d.Release(r.Within(), g, 0); err != nil && !errors.Is(err, driver.ErrUnavailable) {
 				r.Errorf("Release() = %v", err)
 			}
-			l.letPass()
+			l.deliver()
 			return g.Token
 		},
-		"release, and the next has the lock": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
+		"release, and the next has the lock": func(r *rig, d driver.Driver, stop func(string, func()) lateRequest) int64 {
 			g := r.Grant(d, "k", long)
 			l := stop("delete", func() { go d.Release(r.Within(), g, 0) })
 			next := r.Grant(d, "k", long)
-			l.letPass()
+			l.deliver()
 			r.Must(d.Renew(r.Within(), []driver.Grant{next})[0].Err)
 			r.Must(d.Release(r.Within(), next, 0))
 			return next.Token
 		},
-		"force, and the next has the lock": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
+		"force, and the next has the lock": func(r *rig, d driver.Driver, stop func(string, func()) lateRequest) int64 {
 			holder := r.newDirectDriver()
 			g := r.Grant(holder, "k", long)
 			l := stop("multi", func() { go d.(driver.Forcer).Force(r.Within(), "k", g.Token, "for a test") })
 			next := r.Grant(holder, "k", long)
-			l.letPass()
+			l.deliver()
 			r.Must(holder.Renew(r.Within(), []driver.Grant{next})[0].Err)
 			r.Must(holder.Release(r.Within(), next, 0))
 			return next.Token
 		},
 		"greeting, and then a renewal": greetingCase(true),
 		"greeting, and then a release": greetingCase(false),
-		"greeting of a new session": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
+		"greeting of a new session": func(r *rig, d driver.Driver, stop func(string, func()) lateRequest) int64 {
 			begin, got := r.startWait(r.Within(), d, long-time.Second)
 			l := stop("greeting", begin)
 			g, err := got()
 			r.Must(err)
-			l.letPass()
+			l.deliver()
 			r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
 			r.Must(d.Release(r.Within(), g, 0))
 			return g.Token
@@ -192,7 +192,7 @@ func TestLateRequestChangesNothing(t *testing.T) {
 				runInBubble(t, func(t *testing.T, r *rig) {
 					d, looker := r.newDriver(), r.newDirectDriver()
 					other := r.Grant(d, "other", long) // keeps the session
-					newest := run(r, d, func(kind string, do func()) late { return r.stopRequest(d, kind, elsewhere, do) })
+					newest := run(r, d, func(kind string, do func()) lateRequest { return r.stopRequest(d, kind, elsewhere, do) })
 					// As a client would soon, the driver finds out where the session is, or that it is over.
 					if err := d.Renew(r.Within(), []driver.Grant{other})[0].Err; err != nil && !errors.Is(err, driver.ErrLost) {
 						r.Errorf("Renew() = %v", err)

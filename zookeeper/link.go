@@ -30,12 +30,12 @@ type link struct {
 	limit  time.Duration
 	wake   chan struct{} // receives when there is something to write
 
-	mu      sync.Mutex // guards the fields below
-	out     []byte     // bytes to write
-	pending []flight   // requests without an answer, in the order of sending
-	heard   time.Time  // start of the member's time for the next answer
-	until   time.Time  // end of that time; zero: no answer is due
-	pinged  time.Time  // time of the unanswered ping; zero: none
+	mu      sync.Mutex       // guards the fields below
+	out     []byte           // bytes to write
+	pending []pendingRequest // requests without an answer, in the order of sending
+	heard   time.Time        // start of the member's time for the next answer
+	until   time.Time        // end of that time; zero: no answer is due
+	pinged  time.Time        // time of the unanswered ping; zero: none
 	dead    error
 }
 
@@ -47,8 +47,8 @@ type batch struct {
 	done chan struct{}
 }
 
-// flight is a request that was sent and has no answer.
-type flight struct {
+// pendingRequest is a request that was sent and has no answer.
+type pendingRequest struct {
 	*request
 	batch *batch
 	xid   int32
@@ -116,7 +116,7 @@ func (l *link) sendRequests(all []*request) *batch {
 	for _, r := range all {
 		p, xid := l.formPacket(r)
 		l.out = append(l.out, p...)
-		l.pending = append(l.pending, flight{r, b, xid, now})
+		l.pending = append(l.pending, pendingRequest{r, b, xid, now})
 	}
 	l.wakeWriter()
 	return b
@@ -175,7 +175,7 @@ func (l *link) Read(p []byte) (n int, err error) {
 func (l *link) excuseDelay() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.until.IsZero() || !stoodStill(l.until, l.limit) {
+	if l.until.IsZero() || !wasSuspended(l.until, l.limit) {
 		return false
 	}
 	l.heard = time.Now()

@@ -194,7 +194,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 		if r.err != nil {
 			return d.refusedError(r.err)
 		}
-		outcomes, err := r.outcomes(2)
+		outcomes, err := r.errorCodes(2)
 		switch {
 		case err != nil:
 			return d.states.Unavailable(err)
@@ -248,16 +248,16 @@ func (d *Driver) watchHold(owner string) *request {
 		}
 		ctx, cancel := driverkit.WithLimit(d.calls.Alive, pace.LookTime())
 		defer cancel()
-		if why, gone := h.fate(ctx, owner); gone {
+		if why, gone := h.findLoss(ctx, owner); gone {
 			alert(owner, why)
 		}
 	}()
 	return getData(h.path, true)
 }
 
-// fate reports whether the node of a hold is gone, and why. If a connection ends with the node's session, it
+// findLoss reports whether the node of a hold is gone, and why. If a connection ends with the node's session, it
 // asks again over the next.
-func (h *hold) fate(ctx context.Context, owner string) (why string, gone bool) {
+func (h *hold) findLoss(ctx context.Context, owner string) (why string, gone bool) {
 	var node, folder *request
 	err := driverkit.Insist(ctx, func() error {
 		node, folder = getData(h.path, false), getData(path.Dir(h.path), false)

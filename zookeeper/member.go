@@ -73,7 +73,7 @@ func (m *member) dial(ctx context.Context) (net.Conn, error) {
 	safe := tls.Client(conn, config)
 	if err := safe.HandshakeContext(ctx); err != nil {
 		conn.Close()
-		return nil, handshake{err}
+		return nil, handshakeError{err}
 	}
 	return safe, nil
 }
@@ -103,14 +103,14 @@ var (
 func runFairly[T any](ctx context.Context, limit time.Duration, fn func() (T, error)) (T, error) {
 	begun := time.Now()
 	value, err := fn()
-	if _, stalled := errors.AsType[driverkit.Stall](err); stalled && ctx.Err() == nil && stoodStill(begun.Add(limit), limit) {
+	if _, stalled := errors.AsType[driverkit.Stall](err); stalled && ctx.Err() == nil && wasSuspended(begun.Add(limit), limit) {
 		return fn()
 	}
 	return value, err
 }
 
-// stoodStill reports whether a wait until end returned so late that this process must have been suspended.
-func stoodStill(end time.Time, limit time.Duration) bool { return time.Since(end) > limit/4 }
+// wasSuspended reports whether a wait until end returned so late that this process must have been suspended.
+func wasSuspended(end time.Time, limit time.Duration) bool { return time.Since(end) > limit/4 }
 
 // probe sends the member the command srvr, which needs no session. If the connection is cut before an answer,
 // it sends srvr once more: a member that serves other clients may also cut connections, and is not down.
@@ -175,10 +175,10 @@ func readHealth(text string, cut error) (h health, err error) {
 	return h, errStranger
 }
 
-// handshake is an error before TLS is established.
-type handshake struct{ error }
+// handshakeError is an error before TLS is established.
+type handshakeError struct{ error }
 
-func (h handshake) Unwrap() error { return h.error }
+func (h handshakeError) Unwrap() error { return h.error }
 
 // explainError rewrites the error of a connection for its reader.
 func explainError(ctx context.Context, err error) error {
@@ -194,7 +194,7 @@ func explainError(ctx context.Context, err error) error {
 		return driverkit.Stall{Err: errors.New("no answer in time")}
 	case mend != "":
 		return fmt.Errorf("%w; %s", err, mend)
-	case errors.As(err, new(handshake)):
+	case errors.As(err, new(handshakeError)):
 		return fmt.Errorf("the TLS handshake: %w; if this port does not speak TLS, write zk:// or take the secure port", err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return errors.New("it closes the connection: it belongs to no majority, has too many connections of this machine (maxClientCnxns), or speaks TLS")

@@ -53,23 +53,23 @@ type entry struct {
 func readEntry(name string) (e entry, ok bool) {
 	owner, seq, ok := strings.Cut(name, "-")
 	n, err := strconv.ParseInt(seq, 10, 32)
-	return entry{name, owner, int32(n)}, ok && err == nil && owner != "" && len(seq) >= digits
+	return entry{name, owner, int32(n)}, ok && err == nil && owner != "" && len(seq) >= minDigits
 }
 
-// digits is the minimal number of digits of a sequence number. Shorter names are skipped, so that they cost no
+// minDigits is the minimal number of digits of a sequence number. Shorter names are skipped, so that they cost no
 // memory.
-const digits = 10
+const minDigits = 10
 
-// spent is the first sequence number that grants no lock. Numbers have 31 bits; after the last, the servers
+// firstSpentNumber is the first sequence number that grants no lock. Numbers have 31 bits; after the last, the servers
 // repeat numbers, and the order of waiters is lost.
-const spent = 1<<31 - 1<<24
+const firstSpentNumber = 1<<31 - 1<<24
 
 // isSpent reports whether the numbers of a folder are used up, from the number of one of its nodes.
-func isSpent(seq int32) bool { return seq >= spent || seq < 0 }
+func isSpent(seq int32) bool { return seq >= firstSpentNumber || seq < 0 }
 
 // lineEntries returns the children of a folder in the order in which they get the lock.
 func (r *request) lineEntries() (l []entry, err error) {
-	if n := r.reply.count(4 + digits); n > 0 {
+	if n := r.reply.count(4 + minDigits); n > 0 {
 		l = make([]entry, 0, n)
 	}
 	for name := range r.reply.names() {

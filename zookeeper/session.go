@@ -338,7 +338,7 @@ func (s *session) confirmNodes(ctx context.Context, paths []string, beside ...*r
 		if r.err != nil {
 			return base, nil, s.d.refusedError(r.err)
 		}
-		outcomes, err := r.outcomes(len(asked))
+		outcomes, err := r.errorCodes(len(asked))
 		if err != nil {
 			return base, nil, s.d.states.Unavailable(err)
 		}
@@ -373,7 +373,7 @@ func (s *session) noteAlive() {
 }
 
 // noteAnswer records what an answer proves.
-func (s *session) noteAnswer(l *link, f flight, zxid int64) {
+func (s *session) noteAnswer(l *link, f pendingRequest, zxid int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.zxid, s.answered = max(s.zxid, zxid), time.Now()

@@ -24,7 +24,7 @@ func TestOnlyLeaderProlongsSession(t *testing.T) {
 		{true, &request{op: opMulti, err: codeNoNode}, time.Time{}},
 	} {
 		s := &session{}
-		s.noteAnswer(&link{leads: c.leads, opened: opened}, flight{request: c.r, sent: sent}, 1)
+		s.noteAnswer(&link{leads: c.leads, opened: opened}, pendingRequest{request: c.r, sent: sent}, 1)
 		if !s.base.Equal(c.want) {
 			t.Errorf("leads %v, request %d, %v: the TTL counts from %v, want %v", c.leads, c.r.op, c.r.err, s.base, c.want)
 		}

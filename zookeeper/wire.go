@@ -371,9 +371,9 @@ func attemptRequest(path string, acl acl) *request {
 	}}
 }
 
-// outcomes returns the error codes of a transaction's operations. If one operation fails, it has its code; the
+// errorCodes returns the error codes of a transaction's operations. If one operation fails, it has its code; the
 // others have none or their own.
-func (r *request) outcomes(n int) ([]code, error) {
+func (r *request) errorCodes(n int) ([]code, error) {
 	all := make([]code, 0, n)
 	for len(all) <= n && r.reply.err == nil {
 		kind, done := r.reply.int32(), r.reply.bool()

@@ -37,8 +37,8 @@ func (b *bench) typed(text string, env ...string) *job {
 	return j
 }
 
-// runs runs text and wants this exit code.
-func (b *bench) runs(code int, text string, env ...string) string {
+// runAndExpect runs text and wants this exit code.
+func (b *bench) runAndExpect(code int, text string, env ...string) string {
 	b.t.Helper()
 	j := b.typed(text, env...)
 	if got := j.code(); got != code {
@@ -77,8 +77,8 @@ func TestHelpExamplesWork(t *testing.T) {
 	each := func(code int, command string) {
 		t.Helper()
 		first, second := next(command)
-		b.runs(code, first)
-		b.runs(code, second)
+		b.runAndExpect(code, first)
+		b.runAndExpect(code, second)
 	}
 	// until runs an example that does not end by itself, and interrupts it once it shows text.
 	until := func(code int, command, file, text string) {
@@ -106,43 +106,43 @@ func TestHelpExamplesWork(t *testing.T) {
 	each(0, "renew")
 	each(0, "check")
 	first, second := next("release")
-	b.runs(0, first)
+	b.runAndExpect(0, first)
 	var ticket struct {
 		Token json.Number
 		Owner string
 	}
-	if err := json.Unmarshal([]byte(b.runs(0, "holdfast acquire -o json deploy")), &ticket); err != nil {
+	if err := json.Unmarshal([]byte(b.runAndExpect(0, "holdfast acquire -o json deploy")), &ticket); err != nil {
 		t.Fatal(err)
 	}
-	b.runs(0, second, "TOKEN="+ticket.Token.String(), "OWNER="+ticket.Owner)
+	b.runAndExpect(0, second, "TOKEN="+ticket.Token.String(), "OWNER="+ticket.Owner)
 
-	if err := json.Unmarshal([]byte(b.runs(0, "holdfast acquire -o json nightly-report")), &ticket); err != nil {
+	if err := json.Unmarshal([]byte(b.runAndExpect(0, "holdfast acquire -o json nightly-report")), &ticket); err != nil {
 		t.Fatal(err)
 	}
 	each(0, "show")
 	each(0, "ls")
-	b.runs(0, "holdfast acquire billing/1")
+	b.runAndExpect(0, "holdfast acquire billing/1")
 	until(130, "watch", "watch.log", "billing/1")
 	first, second = next("force-release")
-	b.runs(0, strings.Replace(first, "8841", ticket.Token.String(), 1))
+	b.runAndExpect(0, strings.Replace(first, "8841", ticket.Token.String(), 1))
 	var held struct{ Token json.Number }
-	if err := json.Unmarshal([]byte(b.runs(0, "holdfast show -o json backup")), &held); err != nil {
+	if err := json.Unmarshal([]byte(b.runAndExpect(0, "holdfast show -o json backup")), &held); err != nil {
 		t.Fatal(err)
 	}
-	b.runs(0, "holdfast force-release backup --reason test --yes --token "+held.Token.String())
-	b.runs(0, "holdfast run --hold-at-least 60s backup -- true")
-	b.runs(0, second)
+	b.runAndExpect(0, "holdfast force-release backup --reason test --yes --token "+held.Token.String())
+	b.runAndExpect(0, "holdfast run --hold-at-least 60s backup -- true")
+	b.runAndExpect(0, second)
 	each(64, "top") // no terminal here; its own tests have one
 	until(0, "console", "console.log", "console at http://")
 	first, second = next("doctor")
-	b.runs(1, first)             // this server keeps nothing on disk
-	b.runs(0, second+",slowlog") // on an overloaded machine any command may be slow
+	b.runAndExpect(1, first)             // this server keeps nothing on disk
+	b.runAndExpect(0, second+",slowlog") // on an overloaded machine any command may be slow
 	each(0, "leaks")
 	each(0, "config")
 	each(0, "version")
 	if first, second = next("demo"); !testing.Short() {
-		b.runs(0, first)
-		b.runs(0, second)
+		b.runAndExpect(0, first)
+		b.runAndExpect(0, second)
 	}
 	first, second = next("migrate")
 	server, err := pgproc.Start(context.Background())
@@ -152,8 +152,8 @@ func TestHelpExamplesWork(t *testing.T) {
 	defer server.Stop()
 	dir, _, _ := strings.Cut(strings.TrimPrefix(server.DSN(), "host="), " ")
 	pg := "HOLDFAST_BACKEND=postgres://holdfast:secret@/postgres?host=" + dir
-	b.runs(0, first, pg)
-	b.runs(0, second, pg)
+	b.runAndExpect(0, first, pg)
+	b.runAndExpect(0, second, pg)
 
 	for _, cmd := range cli.Command().Commands() {
 		if name := cmd.Name(); cmd.Runnable() && name != "help" && name != "completion" && !seen[name] {
@@ -166,7 +166,7 @@ func TestHelpExamplesWork(t *testing.T) {
 func TestGettingStartedWorks(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)
-	text := b.runs(0, "holdfast", "HOLDFAST_BACKEND=", "HOME="+b.dir, "XDG_CONFIG_HOME="+b.dir)
+	text := b.runAndExpect(0, "holdfast", "HOLDFAST_BACKEND=", "HOME="+b.dir, "XDG_CONFIG_HOME="+b.dir)
 	if lines := strings.Count(text, "\n"); lines > 10 {
 		t.Errorf("it says %d lines, want at most 10:\n%s", lines, text)
 	}
@@ -177,7 +177,7 @@ func TestGettingStartedWorks(t *testing.T) {
 		}
 	}
 	all := strings.Replace(strings.Join(script, "\n"), "/tmp/", b.dir+"/", 1)
-	out := b.runs(0, "set -e\n"+all, "HOLDFAST_BACKEND=")
+	out := b.runAndExpect(0, "set -e\n"+all, "HOLDFAST_BACKEND=")
 	for _, want := range []string{"I have the lock\n", "VERDICT", "Usage:"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing in what the lines print:\n%s", want, out)

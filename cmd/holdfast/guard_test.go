@@ -22,16 +22,16 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
 )
 
-// family is a command of three processes that ignore all signals they can. So it is not enough to kill the
+// stubbornScript is a command of three processes that ignore all signals they can. So it is not enough to kill the
 // process that holdfast started.
-const family = `trap "" TERM INT HUP; echo $$ >>$0; (trap "" TERM; echo $(exec sh -c 'echo $PPID') >>$0; exec sleep 300) &
+const stubbornScript = `trap "" TERM INT HUP; echo $$ >>$0; (trap "" TERM; echo $(exec sh -c 'echo $PPID') >>$0; exec sleep 300) &
 (trap "" TERM; echo $(exec sh -c 'echo $PPID') >>$0; exec sleep 300) & while :; do sleep 300; done`
 
-// brisk sets a short lease, so that a hundred rounds end soon. Half of it is margin: on a busy machine a
+// shortLeaseFlags sets a short lease, so that a hundred rounds end soon. Half of it is margin: on a busy machine a
 // killed process waits long for the processor before it dies.
-var brisk = []string{"--ttl", briskTTL.String(), "--renew", "300ms", "--margin", "1500ms", "--kill-after", "100ms"}
+var shortLeaseFlags = []string{"--ttl", shortTTL.String(), "--renew", "300ms", "--margin", "1500ms", "--kill-after", "100ms"}
 
-const briskTTL = 3 * time.Second
+const shortTTL = 3 * time.Second
 
 // The test kills or suspends holdfast. The command's whole group must be gone before another command starts.
 func TestGuardKillsBeforeNextHolderStarts(t *testing.T) {
@@ -67,7 +67,7 @@ func TestKilledRunFreesLockAtOnce(t *testing.T) {
 			var waits []time.Duration
 			for i := range *rounds {
 				pids, id := fmt.Sprint("pids", i), fmt.Sprint("killed", i)
-				holder := b.start("run", "--ttl", "60s", id, "--", "sh", "-c", family, pids)
+				holder := b.start("run", "--ttl", "60s", id, "--", "sh", "-c", stubbornScript, pids)
 				b.pids(pids, 3, nil)
 				next := b.start("run", "-w", "40s", id, "--", b.clock)
 				eventually(t.Fatalf, "the next one waits", func() bool { return queued(b.servers[nodes-1], id) > 0 })
@@ -118,13 +118,13 @@ func TestCutOffCommandDiesBeforeLeaseEnds(t *testing.T) {
 func (b *bench) victim(flag, name string) (*job, func() int64) {
 	b.t.Helper()
 	for {
-		args := slices.Concat([]string{"run", "-v", flag}, brisk, []string{name, "--", "sh", "-c", family, name})
+		args := slices.Concat([]string{"run", "-v", flag}, shortLeaseFlags, []string{name, "--", "sh", "-c", stubbornScript, name})
 		run := b.start(args...)
 		ended := make(chan struct{})
 		go func() { defer close(ended); run.Wait() }()
 		if pids := b.pids(name, 3, ended); pids != nil {
 			run.ended = ended
-			return run, deaths(b.t, pids)
+			return run, awaitDeaths(b.t, pids)
 		}
 		b.t.Logf("%s was over before it began:\n%s", name, run.log.String())
 		os.Remove(filepath.Join(b.dir, name))
@@ -145,7 +145,7 @@ func endOfTTL(t *testing.T, log string) int64 {
 			until = said.Until
 		}
 	}
-	drift := briskTTL/100 + 2*time.Millisecond
+	drift := shortTTL/100 + 2*time.Millisecond
 	return monotonic() + int64(time.Until(until.Add(drift)))
 }
 

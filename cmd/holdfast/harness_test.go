@@ -32,7 +32,7 @@ var programs = sync.OnceValues(func() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "holdfast-test-"); err != nil {
 		return "", err
 	}
-	built.Store(dir)
+	programsFolder.Store(dir)
 	out, err := exec.Command("go", "build", "-buildvcs=false", "-tags=grpcnotrace", "-o", dir, ".", "./testdata/mono").CombinedOutput()
 	if err != nil {
 		err = errors.Join(err, errors.New(string(out)))
@@ -40,8 +40,8 @@ var programs = sync.OnceValues(func() (dir string, err error) {
 	return dir, err
 })
 
-// built is the folder that programs has created.
-var built atomic.Value // of string
+// programsFolder is the folder that programs has created.
+var programsFolder atomic.Value // of string
 
 // bench has the servers of a test and the program to run against them.
 type bench struct {
@@ -167,9 +167,9 @@ func (b *bench) pids(name string, n int, ended <-chan struct{}) []int {
 	return pids
 }
 
-// deaths returns the time when the last of the processes died, by CLOCK_MONOTONIC. It uses pidfds, so it polls
+// awaitDeaths returns the time when the last of the processes died, by CLOCK_MONOTONIC. It uses pidfds, so it polls
 // nothing and cannot confuse reused ids.
-func deaths(t *testing.T, pids []int) func() int64 {
+func awaitDeaths(t *testing.T, pids []int) func() int64 {
 	t.Helper()
 	last := make(chan int64, len(pids))
 	for _, pid := range pids {

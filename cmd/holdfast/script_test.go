@@ -67,7 +67,7 @@ func (m cleaning) Run() int {
 	// Under nohup the processes that the tests start would ignore SIGHUP.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
 	defer func() {
-		if dir, ok := built.Load().(string); ok {
+		if dir, ok := programsFolder.Load().(string); ok {
 			os.RemoveAll(dir)
 		}
 	}()

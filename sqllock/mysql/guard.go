@@ -26,8 +26,8 @@ var (
 	errColumns = errors.New("the answer announces more columns than any answer here has; look what answers at this address")
 )
 
-// wire is a connection that closes if an answer is longer than maxAnswer.
-type wire struct {
+// limitedConn is a connection that closes if an answer is longer than maxAnswer.
+type limitedConn struct {
 	net.Conn
 	plain bool                  // no TLS: packets can be inspected here
 	read  atomic.Int64          // bytes since the last write
@@ -40,13 +40,13 @@ type wire struct {
 }
 
 // Write implements net.Conn.
-func (w *wire) Write(b []byte) (int, error) {
+func (w *limitedConn) Write(b []byte) (int, error) {
 	w.read.Store(0)
 	return w.Conn.Write(b)
 }
 
 // Read implements net.Conn.
-func (w *wire) Read(b []byte) (int, error) {
+func (w *limitedConn) Read(b []byte) (int, error) {
 	n, err := w.Conn.Read(b)
 	if w.read.Add(int64(n)) > maxAnswer {
 		err = errEndless
@@ -64,7 +64,7 @@ func (w *wire) Read(b []byte) (int, error) {
 
 // inspectPackets follows the packets in b. It returns an error for a packet that would make the driver
 // allocate too much.
-func (w *wire) inspectPackets(b []byte) error {
+func (w *limitedConn) inspectPackets(b []byte) error {
 	for len(b) > 0 {
 		if w.rest > 0 {
 			n := min(w.rest, len(b))
@@ -92,7 +92,7 @@ func (w *wire) inspectPackets(b []byte) error {
 
 // SyscallConn implements syscall.Conn: the driver uses it to check whether the server has closed an idle
 // connection.
-func (w *wire) SyscallConn() (syscall.RawConn, error) {
+func (w *limitedConn) SyscallConn() (syscall.RawConn, error) {
 	if c, ok := w.Conn.(syscall.Conn); ok {
 		return c.SyscallConn()
 	}
@@ -113,8 +113,8 @@ func newDialer(plain bool) func(ctx context.Context, network, addr string) (net.
 		if tcp, ok := conn.(*net.TCPConn); ok {
 			tcp.SetKeepAlive(true) // as the driver does for connections that it dials
 		}
-		w := &wire{Conn: conn, plain: plain}
-		if at, ok := ctx.Value(wireKey{}).(**wire); ok {
+		w := &limitedConn{Conn: conn, plain: plain}
+		if at, ok := ctx.Value(wireKey{}).(**limitedConn); ok {
 			*at = w
 		}
 		return w, nil
@@ -136,7 +136,7 @@ type connection interface {
 
 // connectGuarded opens a guarded connection.
 func connectGuarded(ctx context.Context, connector sqldriver.Connector) (sqldriver.Conn, error) {
-	g := &guarded{}
+	g := &guardedConn{}
 	err := g.callGuarded(func() error {
 		conn, err := connector.Connect(context.WithValue(ctx, wireKey{}, &g.wire))
 		if err == nil {
@@ -150,15 +150,15 @@ func connectGuarded(ctx context.Context, connector sqldriver.Connector) (sqldriv
 	return g, nil
 }
 
-// guarded is a connection on which a panic ends only the connection.
-type guarded struct {
+// guardedConn is a connection on which a panic ends only the connection.
+type guardedConn struct {
 	connection
-	wire  *wire
+	wire  *limitedConn
 	fault atomic.Bool
 }
 
 // callGuarded calls fn. If fn panics, callGuarded closes the connection and returns an error as for a connection that broke.
-func (g *guarded) callGuarded(fn func() error) (err error) {
+func (g *guardedConn) callGuarded(fn func() error) (err error) {
 	defer func() {
 		if fault := recover(); fault != nil {
 			g.fault.Store(true)
@@ -178,7 +178,7 @@ func (g *guarded) callGuarded(fn func() error) (err error) {
 }
 
 // BeginTx implements sqldriver.ConnBeginTx.
-func (g *guarded) BeginTx(ctx context.Context, opts sqldriver.TxOptions) (tx sqldriver.Tx, err error) {
+func (g *guardedConn) BeginTx(ctx context.Context, opts sqldriver.TxOptions) (tx sqldriver.Tx, err error) {
 	err = g.callGuarded(func() (err error) { tx, err = g.connection.BeginTx(ctx, opts); return err })
 	if err != nil {
 		return nil, err
@@ -187,18 +187,18 @@ func (g *guarded) BeginTx(ctx context.Context, opts sqldriver.TxOptions) (tx sql
 }
 
 // PrepareContext implements sqldriver.ConnPrepareContext. Values are interpolated, so that no statement is prepared here.
-func (g *guarded) PrepareContext(context.Context, string) (sqldriver.Stmt, error) {
+func (g *guardedConn) PrepareContext(context.Context, string) (sqldriver.Stmt, error) {
 	return nil, errors.ErrUnsupported
 }
 
 // ExecContext implements sqldriver.ExecerContext.
-func (g *guarded) ExecContext(ctx context.Context, query string, args []sqldriver.NamedValue) (result sqldriver.Result, err error) {
+func (g *guardedConn) ExecContext(ctx context.Context, query string, args []sqldriver.NamedValue) (result sqldriver.Result, err error) {
 	err = g.callGuarded(func() (err error) { result, err = g.connection.ExecContext(ctx, query, args); return err })
 	return result, err
 }
 
 // QueryContext implements sqldriver.QueryerContext.
-func (g *guarded) QueryContext(ctx context.Context, query string, args []sqldriver.NamedValue) (rows sqldriver.Rows, err error) {
+func (g *guardedConn) QueryContext(ctx context.Context, query string, args []sqldriver.NamedValue) (rows sqldriver.Rows, err error) {
 	err = g.callGuarded(func() (err error) { rows, err = g.connection.QueryContext(ctx, query, args); return err })
 	if err != nil {
 		return nil, err
@@ -207,20 +207,20 @@ func (g *guarded) QueryContext(ctx context.Context, query string, args []sqldriv
 }
 
 // Ping implements sqldriver.Pinger.
-func (g *guarded) Ping(ctx context.Context) error {
+func (g *guardedConn) Ping(ctx context.Context) error {
 	return g.callGuarded(func() error { return g.connection.Ping(ctx) })
 }
 
 // Close implements sqldriver.Conn.
-func (g *guarded) Close() error { return g.callGuarded(g.connection.Close) }
+func (g *guardedConn) Close() error { return g.callGuarded(g.connection.Close) }
 
 // IsValid implements sqldriver.Validator.
-func (g *guarded) IsValid() bool { return !g.fault.Load() && g.connection.IsValid() }
+func (g *guardedConn) IsValid() bool { return !g.fault.Load() && g.connection.IsValid() }
 
 // guardedTx is a transaction of a guarded connection.
 type guardedTx struct {
 	sqldriver.Tx
-	on *guarded
+	on *guardedConn
 }
 
 // Commit implements sqldriver.Tx.
@@ -232,7 +232,7 @@ func (t guardedTx) Rollback() error { return t.on.callGuarded(t.Tx.Rollback) }
 // guardedRows are rows of a guarded connection.
 type guardedRows struct {
 	sqldriver.Rows
-	on *guarded
+	on *guardedConn
 }
 
 // Next implements sqldriver.Rows.

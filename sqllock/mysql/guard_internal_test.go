@@ -31,7 +31,7 @@ func TestEndlessAnswerReturnsError(t *testing.T) {
 			}
 		}()
 		go io.Copy(io.Discard, far)
-		w := &wire{Conn: near, plain: true}
+		w := &limitedConn{Conn: near, plain: true}
 		total := 0
 		for b := make([]byte, 4096); total < 3*maxAnswer; {
 			n, err := w.Read(b)
@@ -57,7 +57,7 @@ func TestEndlessAnswerReturnsError(t *testing.T) {
 func TestPanicEndsOneConnection(t *testing.T) {
 	t.Parallel()
 	near, far := net.Pipe()
-	g := &guarded{connection: faulty{}, wire: &wire{Conn: near}}
+	g := &guardedConn{connection: faulty{}, wire: &limitedConn{Conn: near}}
 	_, err := g.QueryContext(t.Context(), "SELECT 1", nil)
 	if !errors.Is(err, mysql.ErrInvalidConn) || g.IsValid() {
 		t.Errorf("QueryContext() = %v, valid: %v; want a connection that broke", err, g.IsValid())

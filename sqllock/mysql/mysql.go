@@ -79,7 +79,7 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 		return nil, fmt.Errorf("mysql: %w: the URL cannot be used, and is not shown as it may have a password", driver.ErrInvalid)
 	}
 	pool := func(open, idle int, life time.Duration) *sql.DB {
-		db := sql.OpenDB(explained{connector})
+		db := sql.OpenDB(explainingConnector{connector})
 		db.SetMaxOpenConns(open)
 		db.SetMaxIdleConns(idle)
 		db.SetConnMaxLifetime(life)
@@ -98,12 +98,12 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 
 func (d *Driver) closePools() error { return errors.Join(d.db.Close(), d.renewDB.Close()) }
 
-// explained adds a fix to errors about login methods that this package rejects. The driver's own errors name
+// explainingConnector adds a fix to errors about login methods that this package rejects. The driver's own errors name
 // parameters that no URL of this package has, because they would send passwords in clear text.
-type explained struct{ sqldriver.Connector }
+type explainingConnector struct{ sqldriver.Connector }
 
 // Connect implements sqldriver.Connector.
-func (e explained) Connect(ctx context.Context) (sqldriver.Conn, error) {
+func (e explainingConnector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	conn, err := connectGuarded(ctx, e.Connector)
 	for _, way := range []error{mysql.ErrOldPassword, mysql.ErrCleartextPassword, mysql.ErrUnknownPlugin} {
 		if errors.Is(err, way) {

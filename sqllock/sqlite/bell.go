@@ -41,8 +41,8 @@ func (b *bell) sendMessage(owner, message string) {
 	b.socket.Ring(id, message)
 }
 
-// hangBell opens the socket of d, so that d and other processes can ring each other.
-func (d *Driver) hangBell(hang opener) {
+// openDoorbell opens the socket of d, so that d and other processes can ring each other.
+func (d *Driver) openDoorbell(hang opener) {
 	doorbell.Attach(d.Driver, func(client string, wake func(owner string)) (doorbell.Ringer, error) {
 		socket, err := hang(followLink(d.path), client, func(message string) { d.handleMessage(message, wake) })
 		if err != nil {
@@ -67,8 +67,8 @@ func (d *Driver) handleMessage(message string, wake func(owner string)) {
 	}
 }
 
-// tellBell reports to a doctor how waiters learn of their turn.
-func tellBell(notes *driverkit.Notes, path string) {
+// reportDoorbell reports to a doctor how waiters learn of their turn.
+func reportDoorbell(notes *driverkit.Notes, path string) {
 	if err := doorbell.Check(followLink(path)); err != nil {
 		notes.OK("wake", "waiters look every 5 to 50 ms, as there can be no socket beside the file: %v", err)
 		return

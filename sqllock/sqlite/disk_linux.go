@@ -15,8 +15,8 @@ var networks = map[int64]string{
 	0x00C36400: "CephFS", 0x01161970: "GFS2", 0x7461636F: "OCFS2", 0x0BD00BD0: "Lustre", 0x47504653: "GPFS",
 }
 
-// doubtful are file systems that may be on a network.
-var doubtful = map[int64]string{0x65735546: "FUSE", 0x01021997: "9P"}
+// maybeRemoteFS are file systems that may be on a network.
+var maybeRemoteFS = map[int64]string{0x65735546: "FUSE", 0x01021997: "9P"}
 
 // fileSystem returns the file-system number of a folder; 0: unknown.
 func fileSystem(folder string) (kind int64, free uint64) {
@@ -36,7 +36,7 @@ func networkOf(folder string) string {
 // diskSpace returns the free space for this user, and the kind of the file system if it may be on a network.
 func diskSpace(folder string) (free uint64, kind string) {
 	n, free := fileSystem(folder)
-	return free, doubtful[n]
+	return free, maybeRemoteFS[n]
 }
 
 // orphanIDs returns the ids of the processes that have a removed file of path open, as far as this user may

@@ -18,7 +18,7 @@ func TestNetworkFileSystemIsRejected(t *testing.T) {
 		t.Fatal(err)
 	}
 	kind, _ := fileSystem(dir)
-	if networks[kind] != "" || doubtful[kind] != "" {
+	if networks[kind] != "" || maybeRemoteFS[kind] != "" {
 		t.Skipf("%s is on a network itself", dir)
 	}
 	networks[kind] = "a network"

@@ -97,15 +97,15 @@ func errReplaced(name string) error {
 		"locks in another one; start this program again, and remove no file of locks", driver.ErrConfig, name)}
 }
 
-// keeper opens connections that run no statement once the files of their path were replaced.
-type keeper struct {
+// fileGuard opens connections that run no statement once the files of their path were replaced.
+type fileGuard struct {
 	sqldriver.Connector
 	path string
 	nap  func(time.Duration)
 }
 
 // Connect implements sqldriver.Connector.
-func (k keeper) Connect(ctx context.Context) (sqldriver.Conn, error) {
+func (k fileGuard) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	if err := checkFiles(k.path); err != nil {
 		return nil, err
 	}
@@ -137,17 +137,17 @@ func (k keeper) Connect(ctx context.Context) (sqldriver.Conn, error) {
 }
 
 // Driver implements sqldriver.Connector.
-func (k keeper) Driver() sqldriver.Driver { return instant{k.Connector.Driver(), k.nap} }
+func (k fileGuard) Driver() sqldriver.Driver { return nonBlocking{k.Connector.Driver(), k.nap} }
 
-// instant tells package sqllock that no statement on these connections blocks: sourceName sets no
+// nonBlocking tells package sqllock that no statement on these connections blocks: sourceName sets no
 // busy_timeout.
-type instant struct {
+type nonBlocking struct {
 	sqldriver.Driver
 	nap func(time.Duration)
 }
 
 // Nap sleeps for less than a millisecond.
-func (i instant) Nap(d time.Duration) { i.nap(d) }
+func (i nonBlocking) Nap(d time.Duration) { i.nap(d) }
 
 // fileConn has the methods of a connection of the SQLite driver.
 type fileConn interface {
@@ -161,7 +161,7 @@ type fileConn interface {
 	sqldriver.Validator
 }
 
-// keptConn is a connection of a keeper.
+// keptConn is a connection of a fileGuard.
 type keptConn struct {
 	fileConn
 	path string

@@ -127,7 +127,7 @@ func openFile(ctx context.Context, url string, opts *Options, hang opener, nap f
 		return nil, err
 	}
 	if makes {
-		d.hangBell(hang) // without a bell, waiters poll
+		d.openDoorbell(hang) // without a bell, waiters poll
 	}
 	return d, nil
 }
@@ -145,7 +145,7 @@ func (d *Driver) connectFile(full, leave bool, nap func(time.Duration)) error {
 			return err
 		}
 	} else {
-		file = keeper{file, d.path, nap}
+		file = fileGuard{file, d.path, nap}
 	}
 	d.db = sql.OpenDB(file)
 	d.db.SetMaxOpenConns(connections)
@@ -314,7 +314,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		checkPermissions(&notes, d.path)
 		checkOrphans(&notes)
 	}
-	tellBell(&notes, d.path)
+	reportDoorbell(&notes, d.path)
 	checkSpace(&notes, filepath.Dir(d.path))
 	return notes.Found
 }

@@ -35,8 +35,8 @@ type costs struct {
 	connection  float64 // bytes of a connection
 }
 
-// yard measures one node, which shares the machine with its clients.
-type yard struct {
+// nodeBench measures one node, which shares the machine with its clients.
+type nodeBench struct {
 	*session
 	sv *service
 	costs
@@ -50,7 +50,7 @@ func measureCapacity(ctx context.Context, s *session) error {
 			return errors.New("capacity is that of one node: give -services redis-1")
 		}
 		times := func(n float64) int { return max(int(n*s.scale), 20) }
-		y := &yard{session: s, sv: sv, names: times(100_000), held: times(10_000), clients: times(2000)}
+		y := &nodeBench{session: s, sv: sv, names: times(100_000), held: times(10_000), clients: times(2000)}
 		y.waiters = y.clients / 2
 		for _, step := range []func(context.Context) error{
 			y.measureLocks, y.measureLeftovers, y.measureRenewals,
@@ -71,7 +71,7 @@ func measureCapacity(ctx context.Context, s *session) error {
 }
 
 // openDriver opens a driver with a long time-out, for a busy machine.
-func (y *yard) openDriver(ctx context.Context) (*redis.Driver, error) {
+func (y *nodeBench) openDriver(ctx context.Context) (*redis.Driver, error) {
 	return openDriver(ctx, y.sv.addrs, redis.Options{Timeout: 5 * time.Second})
 }
 
@@ -79,7 +79,7 @@ func (y *yard) openDriver(ctx context.Context) (*redis.Driver, error) {
 func isLate(err error) bool { return errors.Is(err, holdfast.ErrUnavailable) }
 
 // measureLocks measures locks with reused names and locks with new names.
-func (y *yard) measureLocks(ctx context.Context) error {
+func (y *nodeBench) measureLocks(ctx context.Context) error {
 	for name, r := range map[string]*rate{"throughput": &y.again, "new-throughput": &y.fresh} {
 		l := lockLoads[slices.Index(namesOf(lockLoads), name)]
 		got, err := measureLoad(ctx, y.settings, y.sv, l, team{redisLibraries[0], l.clients, l.workers})
@@ -95,7 +95,7 @@ func (y *yard) measureLocks(ctx context.Context) error {
 }
 
 // measureLeftovers prints what each library leaves on the node for names that were used once.
-func (y *yard) measureLeftovers(ctx context.Context) error {
+func (y *nodeBench) measureLeftovers(ctx context.Context) error {
 	cells := [][]string{{"what new names leave, once released", "bytes/name", "kept s"}}
 	for _, lib := range y.chosenLibraries(y.sv, load{}) {
 		fmt.Fprintf(y.progress, "new names with %s …\n", lib.name)
@@ -109,7 +109,7 @@ func (y *yard) measureLeftovers(ctx context.Context) error {
 	return nil
 }
 
-func (y *yard) measureLeftover(ctx context.Context, lib library) (bytes float64, kept time.Duration, err error) {
+func (y *nodeBench) measureLeftover(ctx context.Context, lib library) (bytes float64, kept time.Duration, err error) {
 	prefix, addrs, _, err := y.sv.prepareService(noFault)
 	if err != nil {
 		return 0, 0, err
@@ -164,7 +164,7 @@ func inParallel(n int, do func(i int) error) int {
 }
 
 // measureRenewals holds leases and renews all of them, batch after batch.
-func (y *yard) measureRenewals(ctx context.Context) error {
+func (y *nodeBench) measureRenewals(ctx context.Context) error {
 	d, err := y.openDriver(ctx)
 	if err != nil {
 		return err
@@ -213,7 +213,7 @@ func (y *yard) measureRenewals(ctx context.Context) error {
 
 // measureWatchdog has one client keep leases for a while, and prints the cost for the process. A lost lease is
 // an error: renewing all leases must not take as long as they last.
-func (y *yard) measureWatchdog(ctx context.Context) error {
+func (y *nodeBench) measureWatchdog(ctx context.Context) error {
 	drv, err := y.openDriver(ctx)
 	if err != nil {
 		return err
@@ -252,7 +252,7 @@ func (y *yard) measureWatchdog(ctx context.Context) error {
 
 // measureConnections opens many clients, some of which wait for one lock, and then passes the lock through
 // them.
-func (y *yard) measureConnections(ctx context.Context) error {
+func (y *nodeBench) measureConnections(ctx context.Context) error {
 	before, err := y.sv.redis.usedMemory()
 	if err != nil {
 		return err
@@ -298,7 +298,7 @@ func (y *yard) measureConnections(ctx context.Context) error {
 }
 
 // nodeLoad returns the share of a processor that the node uses during d, and its scripts per second.
-func (y *yard) nodeLoad(d time.Duration) (share, asked float64, err error) {
+func (y *nodeBench) nodeLoad(d time.Duration) (share, asked float64, err error) {
 	cpu, err1 := y.sv.redis.cpuTime()
 	calls, err2 := y.sv.redis.readCalls()
 	begin := time.Now()
@@ -318,7 +318,7 @@ type crowd struct {
 
 // measureCrowd makes all clients but the first wait, and measures the node for a while. Then it passes the
 // lock from one to the next, a hundred times at most.
-func (y *yard) measureCrowd(ctx context.Context, clients []client, look time.Duration) (out crowd, err error) {
+func (y *nodeBench) measureCrowd(ctx context.Context, clients []client, look time.Duration) (out crowd, err error) {
 	n := len(clients) - 1
 	unlock, err := clients[0].lock(ctx, "bench")
 	if err != nil {
@@ -375,7 +375,7 @@ func (y *yard) measureCrowd(ctx context.Context, clients []client, look time.Dur
 }
 
 // awaitQueue waits until the node's queue has n clients.
-func (y *yard) awaitQueue(ctx context.Context, n int) error {
+func (y *nodeBench) awaitQueue(ctx context.Context, n int) error {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		reply, err := y.sv.redis[0].Do("ZCOUNT", "holdfast:queue:{lock:bench}", "(0", "+inf")
 		if err != nil {
@@ -391,7 +391,7 @@ func (y *yard) awaitQueue(ctx context.Context, n int) error {
 }
 
 // localWaiters prints how much memory a process needs for goroutines that wait for one lock.
-func (y *yard) localWaiters(ctx context.Context) error {
+func (y *nodeBench) localWaiters(ctx context.Context) error {
 	clients, err := openAll(ctx, team{redisLibraries[0], 2, 1}, y.sv.addrs, "first", 0)
 	defer closeAll(clients)
 	if err != nil {
@@ -420,7 +420,7 @@ func (y *yard) localWaiters(ctx context.Context) error {
 }
 
 // writeFigures writes the measured figures.
-func (y *yard) writeFigures(w io.Writer) error {
+func (y *nodeBench) writeFigures(w io.Writer) error {
 	version, err := y.sv.redis.serverVersion()
 	fmt.Fprintf(w, "One node, Redis %s; each rate was measured for %v.\n\n", version, y.settings.time)
 	cells := [][]string{{"of one node", "rate here", "its processor time, each", "a processor at 70 %"}}

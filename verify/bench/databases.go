@@ -248,13 +248,13 @@ func processorTime(pid int) time.Duration {
 	return sum
 }
 
-// throngSize is the size of a crowd that waits for one lock. Its fields are multiplied by the scale of a session.
-type throngSize struct {
+// crowdSize is the size of a crowd that waits for one lock. Its fields are multiplied by the scale of a session.
+type crowdSize struct {
 	clients int
 	callers int // of each client
 }
 
-var crowds = []throngSize{{100, 10}, {10, 100}}
+var crowds = []crowdSize{{100, 10}, {10, 100}}
 
 // compareDatabases compares the loads of backends, and then has crowds wait for one lock.
 func compareDatabases(ctx context.Context, s *session) error {
@@ -268,7 +268,7 @@ func compareDatabases(ctx context.Context, s *session) error {
 			for _, c := range crowds {
 				c.clients = max(int(float64(c.clients)*s.scale), 1)
 				fmt.Fprintf(s.progress, "a crowd of %d clients on %s with %s …\n", c.clients, sv.name, lib.name)
-				b, err := measureThrong(ctx, lib, sv, c, hold)
+				b, err := measureWaitCost(ctx, lib, sv, c, hold)
 				if err != nil {
 					return fmt.Errorf("%s: %w", lib.name, err)
 				}
@@ -288,15 +288,15 @@ func compareDatabases(ctx context.Context, s *session) error {
 	return err
 }
 
-// burden is the cost of a waiting crowd.
-type burden struct {
+// waitCost is the cost of a waiting crowd.
+type waitCost struct {
 	requests int64         // to the service
 	cpu, own time.Duration // processor time of the service and of the clients
 	failed   int           // callers whose wait ended early
 }
 
-// measureThrong makes a crowd wait for one lock that another client holds.
-func measureThrong(ctx context.Context, lib library, sv *service, c throngSize, hold time.Duration) (b burden, err error) {
+// measureWaitCost makes a crowd wait for one lock that another client holds.
+func measureWaitCost(ctx context.Context, lib library, sv *service, c crowdSize, hold time.Duration) (b waitCost, err error) {
 	prefix, addrs, _, err := sv.prepareService(noFault)
 	if err != nil {
 		return b, err
@@ -336,11 +336,11 @@ func measureThrong(ctx context.Context, lib library, sv *service, c throngSize, 
 	cancel()
 	err3 := unlock(ctx)
 	all.Wait()
-	return burden{after.requests - before.requests, after.cpu - before.cpu, after.own - before.own, int(failed.Load())}, errors.Join(err1, err2, err3, ctx.Err())
+	return waitCost{after.requests - before.requests, after.cpu - before.cpu, after.own - before.own, int(failed.Load())}, errors.Join(err1, err2, err3, ctx.Err())
 }
 
 // readBurden returns the cost so far.
-func (sv *service) readBurden(ctx context.Context) (b burden, err error) {
+func (sv *service) readBurden(ctx context.Context) (b waitCost, err error) {
 	if sv.spent != nil {
 		b.requests, b.cpu, err = sv.spent(ctx)
 	}

@@ -135,7 +135,7 @@ func measureLoad(ctx context.Context, s settings, sv *service, l load, teams ...
 	if err != nil {
 		return nil, err
 	}
-	meter := func() (r reading, err error) {
+	meter := func() (r costReading, err error) {
 		if l.fault == noFault { // a fault explains the error, not the library
 			r, err = sv.readCosts(ctx)
 		}

@@ -187,7 +187,7 @@ type slotPeer struct {
 var slotLibraries = []struct {
 	name string
 	open func(ctx context.Context, s *session, sv *service, clients int) (slotPeer, error)
-}{{holdfastName, ourCrowd}, {redissonName, redissonCrowd}, {redisSemaphoreName, nodeCrowd}}
+}{{holdfastName, holdfastCrowd}, {redissonName, redissonCrowd}, {redisSemaphoreName, nodeCrowd}}
 
 const (
 	redissonName       = "Redisson"
@@ -255,8 +255,8 @@ func (s *session) slotCrowds(ctx context.Context, sv *service, clients int) (lin
 	return lines, nil
 }
 
-// ourCrowd returns a crowd that uses Holdfast.
-func ourCrowd(ctx context.Context, s *session, sv *service, n int) (slotPeer, error) {
+// holdfastCrowd returns a crowd that uses Holdfast.
+func holdfastCrowd(ctx context.Context, s *session, sv *service, n int) (slotPeer, error) {
 	_, clients, stop, err := s.openClients(ctx, sv, n)
 	run := func() (slotGain, error) {
 		each, longest, err := s.runCrowd(ctx, clients, kind{slots: slotsOfCrowd}, func() time.Duration { return time.Millisecond })

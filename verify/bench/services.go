@@ -185,8 +185,8 @@ func (sv *service) causeFault(f fault) (mend func(context.Context) error, err er
 	return func(context.Context) error { return nil }, nil
 }
 
-// reading has the costs so far.
-type reading struct {
+// costReading has the costs so far.
+type costReading struct {
 	calls   calls // nil: not a service of Redis
 	nodeCPU time.Duration
 	written int64 // 0: unknown
@@ -194,7 +194,7 @@ type reading struct {
 	ownCPU  time.Duration
 }
 
-func (sv *service) readCosts(ctx context.Context) (r reading, err error) {
+func (sv *service) readCosts(ctx context.Context) (r costReading, err error) {
 	var err1, err2, err3 error
 	if sv.redis != nil {
 		r.calls, err1 = sv.redis.readCalls()
@@ -220,7 +220,7 @@ func cpuTime() time.Duration {
 }
 
 // costsSince returns the costs between two readings.
-func (r reading) costsSince(before reading, direct []string) map[string]float64 {
+func (r costReading) costsSince(before costReading, direct []string) map[string]float64 {
 	spent := map[string]float64{"allocs": float64(r.mallocs - before.mallocs), "client CPU µs": float64((r.ownCPU - before.ownCPU).Microseconds())}
 	if r.calls != nil {
 		requests, commands := r.calls.callsSince(before.calls, direct)

@@ -44,8 +44,8 @@ func measureStorms(ctx context.Context, s *session) error {
 	return err
 }
 
-// outburst has the outcomes of the callers.
-type outburst struct {
+// stormOutcome has the outcomes of the callers.
+type stormOutcome struct {
 	granted  int
 	last     time.Duration // time until the last of them had its lock
 	longest  time.Duration // longest wait
@@ -58,7 +58,7 @@ type outburst struct {
 }
 
 // noteCaller records a caller that has waited for waited, and ended after the start of the first by after.
-func (o *outburst) noteCaller(waited, after time.Duration, granted bool, err error) {
+func (o *stormOutcome) noteCaller(waited, after time.Duration, granted bool, err error) {
 	o.longest = max(o.longest, waited)
 	if granted {
 		o.granted++
@@ -71,7 +71,7 @@ func (o *outburst) noteCaller(waited, after time.Duration, granted bool, err err
 }
 
 // runStorm makes n callers ask at once.
-func runStorm(ctx context.Context, most time.Duration, lib library, sv *service, n int) (out outburst, err error) {
+func runStorm(ctx context.Context, most time.Duration, lib library, sv *service, n int) (out stormOutcome, err error) {
 	prefix, addrs, _, err := sv.prepareService(noFault)
 	if err != nil {
 		return out, err
@@ -127,7 +127,7 @@ func runStorm(ctx context.Context, most time.Duration, lib library, sv *service,
 
 // watchMemory measures this process until stop is called: the highest use beyond the live data, and, once
 // waiting reports callers, the cost of each after a garbage collection.
-func watchMemory(out *outburst, live float64, waiting func() int64) (stop func()) {
+func watchMemory(out *stormOutcome, live float64, waiting func() int64) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	use := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
 	read := func() float64 {

@@ -32,8 +32,8 @@ func nestedPrefix(s *span, side int) string {
 // apartKey returns the name of a side's lock in the history.
 func apartKey(s *span, keys, side, n int) string { return s.key("h", side*keys+n) }
 
-// aparts has the client of a process in classes with the duty apart.
-type aparts struct {
+// separatedClients has the client of a process in classes with the duty apart.
+type separatedClients struct {
 	side int
 
 	mu     sync.Mutex // guards the fields below
@@ -42,7 +42,7 @@ type aparts struct {
 }
 
 // clientFor returns the client of a window, and closes the client of an earlier window.
-func (a *aparts) clientFor(ctx context.Context, h *holdfasts, s *span) (*holdfast.Client, error) {
+func (a *separatedClients) clientFor(ctx context.Context, h *holdfasts, s *span) (*holdfast.Client, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.client != nil && a.window == s.index {
@@ -60,7 +60,7 @@ func (a *aparts) clientFor(ctx context.Context, h *holdfasts, s *span) (*holdfas
 	return a.client, err
 }
 
-func (a *aparts) close() {
+func (a *separatedClients) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.client != nil {
@@ -108,14 +108,14 @@ func (h *holdfasts) lookAt(ctx context.Context, client *holdfast.Client, key, na
 	}
 }
 
-// standingApart lists the locks of both sides that are held.
-func standingApart(ctx context.Context, open func(prefix string) (driver.Driver, error), s *span, ttl time.Duration) (all []string, err error) {
+// heldBySides lists the locks of both sides that are held.
+func heldBySides(ctx context.Context, open func(prefix string) (driver.Driver, error), s *span, ttl time.Duration) (all []string, err error) {
 	for side := range sides {
 		d, err := open(nestedPrefix(s, side))
 		if err != nil {
 			return nil, err
 		}
-		found, err := standingLocks(ctx, d, "", ttl)
+		found, err := heldLocks(ctx, d, "", ttl)
 		d.Close()
 		if err != nil {
 			return nil, err

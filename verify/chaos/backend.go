@@ -75,8 +75,8 @@ type site interface {
 	equipClient(o *order, client int)
 	// valuesDSN returns the database of the servers, in which locks guard values; empty: none.
 	valuesDSN() string
-	// findGhosts lists the locks of a window that are still held.
-	findGhosts(ctx context.Context, s *span, ttl time.Duration) ([]string, error)
+	// findStaleLocks lists the locks of a window that are still held.
+	findStaleLocks(ctx context.Context, s *span, ttl time.Duration) ([]string, error)
 }
 
 // server is a process that keeps locks.
@@ -111,9 +111,9 @@ func (n *node) noteOutage(since int64) {
 	n.outs = append(n.outs, interval{start: since, end: monotonicNow()})
 }
 
-// wasOut reports whether no server accepted writes just before t, or so shortly before that a renewal had no
+// wasUnfit reports whether no server accepted writes just before t, or so shortly before that a renewal had no
 // time left.
-func (n *node) wasOut(t int64, ttl time.Duration) bool {
+func (n *node) wasUnfit(t int64, ttl time.Duration) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.ContainsFunc(n.outs, func(i interval) bool { return i.start < t && t < i.end+int64(ttl/3) })
@@ -209,8 +209,8 @@ func (e *ensemble) equipClient(o *order, client int) {
 
 func (e *ensemble) valuesDSN() string { return "" }
 
-func (e *ensemble) findGhosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
-	return standingLocks(ctx, e.direct, span.prefix(), ttl)
+func (e *ensemble) findStaleLocks(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
+	return heldLocks(ctx, e.direct, span.prefix(), ttl)
 }
 
 // clock is a file with the offset of a server's wall clock; see shim/clock.c. Empty: the clock cannot be set.
@@ -227,9 +227,9 @@ func (c clock) shift(by time.Duration) error {
 	return errors.Join(err, f.Close())
 }
 
-// standingLocks lists the locks with a prefix that are still held a TTL after a driver has seen them: after an
+// heldLocks lists the locks with a prefix that are still held a TTL after a driver has seen them: after an
 // outage, their holders first have to release them.
-func standingLocks(ctx context.Context, d driver.Driver, prefix string, ttl time.Duration) (held []string, err error) {
+func heldLocks(ctx context.Context, d driver.Driver, prefix string, ttl time.Duration) (held []string, err error) {
 	look := func() error {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()

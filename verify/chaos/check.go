@@ -35,8 +35,8 @@ type attempt struct {
 	taken                int64  // time of that force-release, or start of an adoption; 0: neither
 }
 
-// taking is an attempt to take a lock from its holder, by an operator or by an adopter.
-type taking struct {
+// takeAttempt is an attempt to take a lock from its holder, by an operator or by an adopter.
+type takeAttempt struct {
 	grant       string
 	token       int64    // as the operator saw it; 0: unknown
 	begun, done int64    // done: 0 if not known to have succeeded
@@ -46,7 +46,7 @@ type taking struct {
 
 // isFrom reports whether the lock was taken from a. A claim that does not know of its grant asks again, and
 // may be granted the lock again under the same owner, with another block of tokens, which is never renewed.
-func (t *taking) isFrom(a *attempt) bool {
+func (t *takeAttempt) isFrom(a *attempt) bool {
 	return a.grantName() == t.grant && (t.token == 0 || a.token < t.token+quorum.Block)
 }
 
@@ -109,13 +109,13 @@ type lockHistory struct {
 	reads    map[string][]*access // by storage
 	finals   map[string]string    // by storage: final values, if read
 	stops    []stop
-	takings  map[string]*taking // by attempt
+	takings  map[string]*takeAttempt // by attempt
 }
 
 func newHistory(key string) *lockHistory {
 	return &lockHistory{
 		key: key, most: 1, writes: make(map[string][]*access), reads: make(map[string][]*access), finals: make(map[string]string),
-		takings: make(map[string]*taking),
+		takings: make(map[string]*takeAttempt),
 	}
 }
 
@@ -136,8 +136,8 @@ func (l *lockHistory) runningSince(a *attempt, t int64) (since int64) {
 	return since
 }
 
-// sorting has the state of sortByLock.
-type sorting struct {
+// sortState has the state of sortByLock.
+type sortState struct {
 	locks         map[string]*lockHistory // by key
 	tries, ids    map[string]*attempt     // by try, and by key and owner
 	reads, writes map[string]*access      // by storage and op
@@ -147,7 +147,7 @@ type sorting struct {
 // sortByLock sorts events by lock.
 func sortByLock(events []event) map[string]*lockHistory {
 	slices.SortStableFunc(events, func(a, b event) int { return cmp.Compare(a.T, b.T) })
-	s := sorting{
+	s := sortState{
 		locks: make(map[string]*lockHistory), tries: make(map[string]*attempt), ids: make(map[string]*attempt),
 		reads: make(map[string]*access), writes: make(map[string]*access), closings: make(map[string][]int64),
 	}
@@ -181,7 +181,7 @@ func sortByLock(events []event) map[string]*lockHistory {
 }
 
 // add adds an event to the histories.
-func (s *sorting) add(e *event) {
+func (s *sortState) add(e *event) {
 	switch e.Kind {
 	case crowded, blamed, strange, observed:
 		return
@@ -202,29 +202,29 @@ func (s *sorting) add(e *event) {
 	case reading, seen, barred, writing, acked, refused, unknown:
 		s.noteAccess(l, e)
 	case forcing:
-		l.takings[e.Try] = &taking{grant: grantOf(e.ID), token: e.Token, begun: e.T, stale: e.From}
+		l.takings[e.Try] = &takeAttempt{grant: grantOf(e.ID), token: e.Token, begun: e.T, stale: e.From}
 	case forced:
 		if e.Err == "" {
 			l.takings[e.Try].done = e.T
 		}
 	default:
-		s.noteFate(e)
+		s.noteOutcome(e)
 	}
 }
 
 // noteAttempt records an attempt.
-func (s *sorting) noteAttempt(l *lockHistory, e *event) {
+func (s *sortState) noteAttempt(l *lockHistory, e *event) {
 	a := &attempt{try: e.Try, client: e.Client, key: e.Key, asked: e.T, from: e.From, ttl: e.TTL, least: e.Least, wait: e.Wait, alone: e.Side == writer}
 	l.most, l.sides = max(l.most, e.Slots), l.sides || e.Side != ""
 	s.tries[e.Try] = a
 	if e.From != "" {
-		l.takings[e.Try] = &taking{grant: grantOf(e.From), begun: e.T, by: a}
+		l.takings[e.Try] = &takeAttempt{grant: grantOf(e.From), begun: e.T, by: a}
 	}
 	l.attempts = append(l.attempts, a)
 }
 
 // noteGrant records that an attempt was granted the lock, or the slot with the history l.
-func (s *sorting) noteGrant(l *lockHistory, e *event) {
+func (s *sortState) noteGrant(l *lockHistory, e *event) {
 	a := s.tries[e.Try]
 	a.got, a.token, a.id, a.first = e.T, e.Token, e.ID, e.Until
 	a.until = max(a.until, e.Until)
@@ -243,8 +243,8 @@ func leaseName(e *event) string {
 	return name + " " + e.ID
 }
 
-// noteFate records the outcome of an attempt or of its lease.
-func (s *sorting) noteFate(e *event) {
+// noteOutcome records the outcome of an attempt or of its lease.
+func (s *sortState) noteOutcome(e *event) {
 	a, owner := s.tries[e.Try], s.ids[leaseName(e)]
 	switch e.Kind {
 	case failed:
@@ -267,7 +267,7 @@ func (s *sorting) noteFate(e *event) {
 }
 
 // noteAccess records a request to a storage, or its answer.
-func (s *sorting) noteAccess(l *lockHistory, e *event) {
+func (s *sortState) noteAccess(l *lockHistory, e *event) {
 	name := e.Store + " " + e.Op
 	switch e.Kind {
 	case reading:
@@ -362,8 +362,8 @@ func (l *lockHistory) findRevivals() (out []finding) {
 	return out
 }
 
-// findRobberies finds locks that were taken away by the token of a released lease.
-func (l *lockHistory) findRobberies() (out []finding) {
+// findForcesByOldToken finds locks that were taken away by the token of a released lease.
+func (l *lockHistory) findForcesByOldToken() (out []finding) {
 	for _, try := range slices.Sorted(maps.Keys(l.takings)) {
 		for _, a := range l.grantedAttempts() {
 			if t := l.takings[try]; t.stale != "" && a.id == t.stale && a.released != 0 && t.done != 0 {
@@ -446,7 +446,7 @@ func (l *lockHistory) grantsWithin(from, to int64) (out []finding) {
 }
 
 // findUnservedCrowds finds crowds with unserved callers, and crowds without a report.
-func findUnservedCrowds(events []event, crowds []happened) (out []finding) {
+func findUnservedCrowds(events []event, crowds []pastFault) (out []finding) {
 	answers := make(map[string]int) // by client
 	for _, e := range events {
 		if e.Kind != crowded {
@@ -468,10 +468,10 @@ func findUnservedCrowds(events []event, crowds []happened) (out []finding) {
 
 // findWrongBlame finds nodes that a client with a crowd reported as not up, though nothing but its crowd was
 // wrong.
-func findWrongBlame(events []event, crowds []happened) (out []finding) {
+func findWrongBlame(events []event, crowds []pastFault) (out []finding) {
 	for _, e := range events {
 		client, _, _ := strings.Cut(e.Client, ".")
-		came := func(h happened) bool { return h.Victim == client && h.Start < e.T }
+		came := func(h pastFault) bool { return h.Victim == client && h.Start < e.T }
 		if e.Kind == blamed && slices.ContainsFunc(crowds, came) {
 			out = append(out, finding{e.Key, e.Client + ": " + e.Err})
 		}
@@ -489,8 +489,8 @@ func findForeignLocks(events []event) (out []finding) {
 	return out
 }
 
-// findRebuffs finds callers that got an error before their wait was over.
-func (l *lockHistory) findRebuffs(end int64, excused func(client string, from, to int64) bool) (out []finding) {
+// findEarlyErrors finds callers that got an error before their wait was over.
+func (l *lockHistory) findEarlyErrors(end int64, excused func(client string, from, to int64) bool) (out []finding) {
 	for _, a := range l.attempts {
 		waited := a.wait != 0 && a.gaveUp >= a.asked+a.wait
 		if a.got == 0 && a.gaveUp != 0 && a.gaveUp < end && a.closed == 0 && a.from == "" && !waited && !excused(a.client, a.asked, a.gaveUp) {

@@ -83,10 +83,10 @@ func TestCheckersFindPlantedViolations(t *testing.T) {
 		{"a lease is lost long after that, and after a moment", losses, 1, buildHistory(
 			&attempt{got: 121, until: 130, lost: 129})},
 		{"turned away while its client was ended, and from a lease that it was to adopt", func(l *lockHistory) []finding {
-			return l.findRebuffs(9, func(client string, from, to int64) bool { return client == "a.1" && from == 1 && to == 5 })
+			return l.findEarlyErrors(9, func(client string, from, to int64) bool { return client == "a.1" && from == 1 && to == 5 })
 		}, 1, buildHistory(
 			&attempt{client: "a.1", asked: 1, gaveUp: 5}, &attempt{client: "b.1", asked: 1, gaveUp: 5, from: "x"}, &attempt{client: "b.1", asked: 2, gaveUp: 6})},
-		{"turned away, and when the time was over", func(l *lockHistory) []finding { return l.findRebuffs(9, nobody) }, 1, buildHistory(
+		{"turned away, and when the time was over", func(l *lockHistory) []finding { return l.findEarlyErrors(9, nobody) }, 1, buildHistory(
 			&attempt{asked: 1, gaveUp: 2}, &attempt{asked: 1, gaveUp: 9}, &attempt{asked: 1, gaveUp: 2, closed: 2}, &attempt{asked: 1, got: 2})},
 		{"a grant by nodes that are unfit", func(l *lockHistory) []finding { return l.grantsWithin(5, 9) }, 1, buildHistory(
 			&attempt{got: 1, until: 10, left: 4}, &attempt{got: 6, until: 10, left: 7}, &attempt{got: 10, until: 14})},
@@ -285,8 +285,8 @@ func TestForceAndAdoptionEndHolding(t *testing.T) {
 		}}},
 		{"trusted after it was forced", trusted, 0, [][]event{force("", ""), next}},
 		{"trusted after it was released by force, by two others", trusted, 1, [][]event{force("", ""), next, adopt}},
-		{"forced by the token of a released lease", (*lockHistory).findRobberies, 1, [][]event{{{T: 2, Kind: released, Key: "k", Try: "a"}}, force("x", "")}},
-		{"not forced by it", (*lockHistory).findRobberies, 0, [][]event{{{T: 2, Kind: released, Key: "k", Try: "a"}}, force("x", "?")}},
+		{"forced by the token of a released lease", (*lockHistory).findForcesByOldToken, 1, [][]event{{{T: 2, Kind: released, Key: "k", Try: "a"}}, force("x", "")}},
+		{"not forced by it", (*lockHistory).findForcesByOldToken, 0, [][]event{{{T: 2, Kind: released, Key: "k", Try: "a"}}, force("x", "?")}},
 		{"kept too briefly", (*lockHistory).cutShort, 1, [][]event{{release}, next}},
 		{"kept too briefly, as it was forced", (*lockHistory).cutShort, 0, [][]event{{release}, next, force("", "")}},
 		{"kept too briefly, as it was adopted", (*lockHistory).cutShort, 0, [][]event{adopt, next, {{T: 8, Kind: released, Key: "k", Try: "a"}}}},
@@ -343,7 +343,7 @@ func TestForcedReaderOrWriterHoldsNoLock(t *testing.T) {
 
 func TestUnservedWaitersAreReported(t *testing.T) {
 	t.Parallel()
-	came := []happened{{Do: "crowd", Victim: "c", Start: 5}}
+	came := []pastFault{{Do: "crowd", Victim: "c", Start: 5}}
 	for _, row := range []struct {
 		name       string
 		events     []event
@@ -500,7 +500,7 @@ func TestLockFreedAfterOutageIsNotStale(t *testing.T) {
 	for want, looks := range map[string][][]string{
 		"[]": {{"free"}}, "[b]": {{"a", "b"}, {"b", "free"}},
 	} {
-		got, err := standingLocks(t.Context(), &lister{looks: looks}, "", -grace)
+		got, err := heldLocks(t.Context(), &lister{looks: looks}, "", -grace)
 		if err != nil || fmt.Sprint(got) != want {
 			t.Errorf("found %v, %v, want %s", got, err, want)
 		}
@@ -514,7 +514,7 @@ func TestSuspendedOldEtcdPromisesLess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stopped, killed := []happened{{Do: "kill-node"}, {Do: "pause-node"}}, []happened{{Do: "kill-node"}}
+	stopped, killed := []pastFault{{Do: "kill-node"}, {Do: "pause-node"}}, []pastFault{{Do: "kill-node"}}
 	for version, less := range map[string]bool{"3.4.23": true, "3.4.31": false, "3.5.12": true, "3.5.13": false, "3.6.0": false, "4.0.1": false} {
 		j := &judge{site: &etcdSite{version: version}, schedule: s}
 		if cl := j.classFor("leader-pause", stopped); (cl.shared != "") != less || cl.lives == less {
@@ -619,11 +619,11 @@ func TestScheduleFitsFewerNodes(t *testing.T) {
 func TestNodesAreUnfitOnlyDuringTheirFault(t *testing.T) {
 	t.Parallel()
 	j := &judge{schedule: &Schedule{TTL: Duration(time.Second)}}
-	client := happened{Do: "pause-client", Start: 1e9, End: 2e9}
-	if from, to := j.unfitInterval([]happened{client}); from < to {
+	client := pastFault{Do: "pause-client", Start: 1e9, End: 2e9}
+	if from, to := j.unfitInterval([]pastFault{client}); from < to {
 		t.Errorf("without a fault of a node: from %d to %d", from, to)
 	}
-	nodes := []happened{client, {Do: "hide-run-id", Start: 3e9, End: 9e9}, {Do: "hide-run-id", Start: 4e9, End: 8e9}}
+	nodes := []pastFault{client, {Do: "hide-run-id", Start: 3e9, End: 9e9}, {Do: "hide-run-id", Start: 4e9, End: 8e9}}
 	if from, to := j.unfitInterval(nodes); from != 5.5e9 || to != 8e9 {
 		t.Errorf("from %d to %d", from, to)
 	}

@@ -161,7 +161,7 @@ func (w *worker) run(ctx context.Context) {
 			return
 		case s == nil:
 			sleep(ctx, time.Duration(w.Start-now))
-		case s.end-now < int64(s.rest()):
+		case s.end-now < int64(s.quietTime()):
 			if s.Class == after {
 				return
 			}

@@ -43,7 +43,7 @@ var clusterClasses = map[string]class{
 	"net-reset":      {from: fromEnd},
 	"link-dead":      {lives: true, patient: true},
 	"rotation":       {from: fromEnd, lives: true, patient: true},
-	"rotation-cut":   {from: fromEnd, extra: gap, patient: true},
+	"rotation-cut":   {from: fromEnd, extra: rotationPause, patient: true},
 	"net-delay":      {},
 	"reshard-paused": {extra: stoppedAhead * time.Second},
 	"late-requests":  {duty: stretching, from: fromEnd, extra: stoppedAhead * time.Second},
@@ -126,8 +126,8 @@ func (s *clusterSite) equipClient(o *order, client int) {
 
 func (s *clusterSite) valuesDSN() string { return "" }
 
-func (s *clusterSite) findGhosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
-	return standingLocks(ctx, s.direct, span.prefix(), ttl)
+func (s *clusterSite) findStaleLocks(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
+	return heldLocks(ctx, s.direct, span.prefix(), ttl)
 }
 
 func (s *clusterSite) actions() map[string]action {

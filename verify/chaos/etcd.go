@@ -127,10 +127,10 @@ type etcdSite struct {
 	version string
 }
 
-// whenStopped describes a fault of etcd before 3.4.31 and 3.5.13 (its issue 15247): a leader that resumes
+// suspendedLeader describes a fault of etcd before 3.4.31 and 3.5.13 (its issue 15247): a leader that resumes
 // after a suspension ends leases which its successor has renewed. The driver cannot know of that, and its
 // doctor warns.
-func (s *etcdSite) whenStopped() (shared string) {
+func (s *etcdSite) suspendedLeader() (shared string) {
 	var major, minor, patch int
 	fmt.Sscanf(s.version, "%d.%d.%d", &major, &minor, &patch)
 	if major < 3 || major == 3 && (minor < 4 || minor == 4 && patch < 31 || minor == 5 && patch < 13) {
@@ -235,8 +235,8 @@ func (s *etcdSite) equipClient(o *order, client int) {
 	}
 }
 
-// findGhosts connects as a client that has just logged in.
-func (s *etcdSite) findGhosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
+// findStaleLocks connects as a client that has just logged in.
+func (s *etcdSite) findStaleLocks(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
 	o := order{Nodes: s.cluster.Addrs()}
 	if s.logins {
 		o.User, o.Password = etcdUser, etcdPassword
@@ -246,11 +246,11 @@ func (s *etcdSite) findGhosts(ctx context.Context, span *span, ttl time.Duration
 		return nil, err
 	}
 	defer direct.Close()
-	found, err := standingLocks(ctx, direct, span.prefix(), ttl)
+	found, err := heldLocks(ctx, direct, span.prefix(), ttl)
 	if err != nil || etcdClasses[span.Class].duty != apart {
 		return found, err
 	}
-	more, err := standingApart(ctx, func(prefix string) (driver.Driver, error) { return openEtcdBelow(&o, prefix) }, span, ttl)
+	more, err := heldBySides(ctx, func(prefix string) (driver.Driver, error) { return openEtcdBelow(&o, prefix) }, span, ttl)
 	return append(found, more...), err
 }
 

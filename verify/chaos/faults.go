@@ -20,7 +20,7 @@ import (
 func (s *redisSite) actions() map[string]action {
 	return map[string]action{
 		"wipe-node": s.wipeNode, "restore-node": s.restoreNode, "flushall": s.commandAction("FLUSHALL"), "replicaof": s.replicateFromOther,
-		"boot-behind": s.bootBehind, "fill": s.fillMemory, "kill-connections": s.killConnections, "script-flush": s.commandAction("SCRIPT", "FLUSH"),
+		"boot-behind": s.restartWithOldClock, "fill": s.fillMemory, "kill-connections": s.killConnections, "script-flush": s.commandAction("SCRIPT", "FLUSH"),
 		"client-pause": s.clientPause, "debug-sleep": s.debugSleep, "psubscribe": s.subscribeToAll,
 		"rotate-password": s.rotate, "rotate": s.rotateGap, "switch-server": s.switchServer,
 		"hide-run-id": s.hideRunID, "look-like-cluster": s.rewriteInfo(asCluster), "other-names": s.rewriteInfo(asValkey),
@@ -28,9 +28,9 @@ func (s *redisSite) actions() map[string]action {
 	}
 }
 
-// bootBehind simulates a machine that comes back empty and an hour late, until its clock is set: its server
+// restartWithOldClock simulates a machine that comes back empty and an hour late, until its clock is set: its server
 // seems to have run for an hour.
-func (s *redisSite) bootBehind(f Fault, victim int, rest func(time.Duration)) error {
+func (s *redisSite) restartWithOldClock(f Fault, victim int, rest func(time.Duration)) error {
 	v := s.servers[victim]
 	v.life.Lock()
 	defer v.life.Unlock()

@@ -22,15 +22,15 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 )
 
-// immortal is the number of clients that no fault hits: they keep what they have learned from earlier faults.
-const immortal = 2
+// unfaultedClients is the number of clients that no fault hits: they keep what they have learned from earlier faults.
+const unfaultedClients = 2
 
 // fleet has the client processes.
 type fleet struct {
 	builds [2]string // the program and, if there is one, the older build of it
 	orders []order
 	logs   io.Writer
-	ships  []*ship
+	ships  []*process
 }
 
 // build is an index into fleet.builds. At first every second process has the older build, and each process
@@ -44,8 +44,8 @@ const (
 
 func (b build) other() build { return 1 - b }
 
-// ship is one process.
-type ship struct {
+// process is one process.
+type process struct {
 	life   sync.Mutex // held by a fault that stops or kills it
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser // for orders, see holdfasts.obeyOrder
@@ -60,7 +60,7 @@ type ship struct {
 func launchFleet(program, olderOne string, orders []order, logs io.Writer) (*fleet, error) {
 	f := &fleet{builds: [2]string{program, cmp.Or(olderOne, program)}, orders: orders, logs: logs}
 	for i := range orders {
-		f.ships = append(f.ships, &ship{})
+		f.ships = append(f.ships, &process{})
 		if err := f.start(i, build(i%2)); err != nil {
 			f.killAll()
 			return nil, err
@@ -130,18 +130,18 @@ func (f *fleet) olderIn(text string) (clients []string) {
 	return clients
 }
 
-func (s *ship) pause() error  { return s.cmd.Process.Signal(syscall.SIGSTOP) }
-func (s *ship) resume() error { return s.cmd.Process.Signal(syscall.SIGCONT) }
+func (s *process) pause() error  { return s.cmd.Process.Signal(syscall.SIGSTOP) }
+func (s *process) resume() error { return s.cmd.Process.Signal(syscall.SIGCONT) }
 
 // sendOrder sends the process an order. It blocks while the process is suspended.
-func (s *ship) sendOrder(order string) error {
+func (s *process) sendOrder(order string) error {
 	_, err := io.WriteString(s.stdin, order+"\n")
 	return err
 }
 
 // leave lets the process end by itself: it requests no more locks, releases or hands over its own, and closes
 // its client. leave waits for that, and kills a process that takes longer than patience.
-func (s *ship) leave(patience time.Duration) error {
+func (s *process) leave(patience time.Duration) error {
 	err := s.stdin.Close()
 	select {
 	case <-s.exited:
@@ -155,7 +155,7 @@ func (s *ship) leave(patience time.Duration) error {
 	return err
 }
 
-func (s *ship) kill() {
+func (s *process) kill() {
 	s.cmd.Process.Kill() // fails only if it has ended
 	<-s.exited
 }

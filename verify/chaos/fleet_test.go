@@ -12,7 +12,7 @@ func TestClientsAreAssignedToTheirBuild(t *testing.T) {
 	t.Parallel()
 	f := &fleet{
 		orders: []order{{Name: "holdfast1"}, {Name: "holdfast10"}},
-		ships:  []*ship{{were: []build{older, newer}}, {were: []build{newer}}},
+		ships:  []*process{{were: []build{older, newer}}, {were: []build{newer}}},
 	}
 	for client, want := range map[string]build{"holdfast1.0": older, "holdfast1.1": newer, "holdfast10.0": newer} {
 		if got := f.buildOf(client); got != want {

@@ -29,12 +29,12 @@ type holdfasts struct {
 	adopts  bool       // processes can adopt each other's leases
 	leases  sync.Map   // held leases by owner
 	noting  sync.Mutex // held while a deadline is read and recorded
-	apart   aparts
+	apart   separatedClients
 	resign  chan struct{} // tells a leader to resign
 }
 
 func openHoldfast(ctx context.Context, o *order, rec *recorder, spans []span) (*holdfasts, error) {
-	h := &holdfasts{order: o, rec: rec, spans: spans, apart: aparts{side: o.Number % sides}, resign: make(chan struct{}, 1)}
+	h := &holdfasts{order: o, rec: rec, spans: spans, apart: separatedClients{side: o.Number % sides}, resign: make(chan struct{}, 1)}
 	client, err := h.open(ctx)
 	if err != nil {
 		return nil, err

@@ -52,7 +52,7 @@ type verdict struct {
 	span   *span
 	rules  class        // the promises of its class
 	sums   *ClassReport // sums over all windows of the class
-	faults []happened
+	faults []pastFault
 	events []event
 	locks  map[string]*lockHistory
 	found  []Finding
@@ -172,7 +172,7 @@ func (v *verdict) judgeCalls(l *lockHistory) {
 		v.add(getsThrough, l.findUnservedCalls())
 	}
 	if v.rules.patient {
-		v.add(turnsNone, l.findRebuffs(v.span.end-int64(tail), v.faultExcuse(v.faults)))
+		v.add(turnsNone, l.findEarlyErrors(v.span.end-int64(tail), v.faultExcuse(v.faults)))
 	}
 }
 
@@ -193,7 +193,7 @@ func (v *verdict) judgeTokens(l *lockHistory, task *TaskReport) {
 // judgeLeases judges how the leases of a lock began and ended. task is nil if the main table has the counts.
 func (v *verdict) judgeLeases(l *lockHistory, task *TaskReport) {
 	v.add(staysDead, l.findRevivals())
-	v.add(spares, l.findRobberies())
+	v.add(spares, l.findForcesByOldToken())
 	v.add(staysTaken, l.findReturns())
 	v.add(kept, l.cutShort())
 	if bound := v.sums.Bound; v.rules.duty == apart && l.waitedInVain(v.span.start, bound) {
@@ -201,7 +201,7 @@ func (v *verdict) judgeLeases(l *lockHistory, task *TaskReport) {
 	}
 	lapsed, excused := l.findLosses(func(a *attempt) bool {
 		ttl := time.Duration(v.schedule.TTL)
-		switched := func(n *node) bool { return n.wasOut(a.lost, ttl) }
+		switched := func(n *node) bool { return n.wasUnfit(a.lost, ttl) }
 		return v.rules.tooShort(a.ttl) || v.still.fallsWithin(a.lost-int64(ttl), a.lost) || slices.ContainsFunc(v.site.nodes(), switched)
 	})
 	v.sums.Lost += len(lapsed) + excused
@@ -241,12 +241,12 @@ func (v *verdict) judgeWhole(ctx context.Context) error {
 		return err
 	}
 	v.found = append(v.found, broken...)
-	crowds := slices.DeleteFunc(slices.Clone(v.faults), func(h happened) bool { return h.Do != "crowd" })
+	crowds := slices.DeleteFunc(slices.Clone(v.faults), func(h pastFault) bool { return h.Do != "crowd" })
 	if !v.still.fallsWithin(v.span.start, v.span.end) { // otherwise the machine was too slow, not the client
 		v.add(allServed, findUnservedCrowds(v.events, crowds))
 		v.add(noBlame, findWrongBlame(v.events, crowds))
 	}
-	ghosts, err := v.findGhosts(ctx, v.span)
+	ghosts, err := v.findStaleLocks(ctx, v.span)
 	if err != nil {
 		return err
 	}
@@ -268,21 +268,21 @@ func (v *verdict) judgeWhole(ctx context.Context) error {
 
 // classFor returns the promises of a class, without those that the running servers cannot keep after a
 // suspension.
-func (j *judge) classFor(name string, faults []happened) class {
+func (j *judge) classFor(name string, faults []pastFault) class {
 	cl := j.schedule.backend().classes[name]
-	site, ok := j.site.(interface{ whenStopped() (shared string) })
-	stopped := func(h happened) bool { return h.Do == "pause-node" }
+	site, ok := j.site.(interface{ suspendedLeader() (shared string) })
+	stopped := func(h pastFault) bool { return h.Do == "pause-node" }
 	if !ok || cl.shared != "" || !slices.ContainsFunc(faults, stopped) {
 		return cl
 	}
-	cl.shared = site.whenStopped()
+	cl.shared = site.suspendedLeader()
 	cl.lives = cl.lives && cl.shared == ""
 	return cl
 }
 
 // unfitInterval returns the time in which too few nodes may vote: from the time when all faults have begun and
 // earlier locks have expired until the end of the first fault. There is none if no node had a fault.
-func (j *judge) unfitInterval(faults []happened) (from, to int64) {
+func (j *judge) unfitInterval(faults []pastFault) (from, to int64) {
 	to = math.MaxInt64
 	for _, f := range faults {
 		if f.Do != "pause-client" {
@@ -297,16 +297,16 @@ func (j *judge) unfitInterval(faults []happened) (from, to int64) {
 
 // faultExcuse returns a function that reports whether a client had a fault between two times, or the machine
 // was suspended.
-func (j *judge) faultExcuse(faults []happened) func(client string, from, to int64) bool {
+func (j *judge) faultExcuse(faults []pastFault) func(client string, from, to int64) bool {
 	return func(client string, from, to int64) bool {
 		name, _, _ := strings.Cut(client, ".")
-		struck := func(h happened) bool { return h.Victim == name && h.Start < to && h.End > from }
+		struck := func(h pastFault) bool { return h.Victim == name && h.Start < to && h.End > from }
 		return slices.ContainsFunc(faults, struck) || j.still.fallsWithin(from, to)
 	}
 }
 
 // stopsOf returns the faults that suspended a client.
-func stopsOf(faults []happened) (out []stop) {
+func stopsOf(faults []pastFault) (out []stop) {
 	for _, f := range faults {
 		if f.Do == "pause-client" {
 			out = append(out, stop{f.Victim, f.Start, f.End})
@@ -331,9 +331,9 @@ func (j *judge) lostUpdates(ctx context.Context, l *lockHistory, store string) (
 	return l.lostUpdates(store, final), nil
 }
 
-// findGhosts finds locks of a window that ended more than a TTL ago.
-func (j *judge) findGhosts(ctx context.Context, s *span) (out []finding, _ error) {
-	found, err := j.site.findGhosts(ctx, s, time.Duration(j.schedule.TTL))
+// findStaleLocks finds locks of a window that ended more than a TTL ago.
+func (j *judge) findStaleLocks(ctx context.Context, s *span) (out []finding, _ error) {
+	found, err := j.site.findStaleLocks(ctx, s, time.Duration(j.schedule.TTL))
 	for _, g := range found {
 		out = append(out, finding{s.key("h", 0), g})
 	}
@@ -342,7 +342,7 @@ func (j *judge) findGhosts(ctx context.Context, s *span) (out []finding, _ error
 
 // recoveryTimes returns the times from each fault to the next grant of each lock, without those that the
 // window is too short for.
-func (j *judge) recoveryTimes(s *span, cl class, locks map[string]*lockHistory, faults []happened, bound int64) (times []int64, slow []finding) {
+func (j *judge) recoveryTimes(s *span, cl class, locks map[string]*lockHistory, faults []pastFault, bound int64) (times []int64, slow []finding) {
 	for _, f := range faults {
 		from := f.Start
 		switch cl.from {

@@ -25,12 +25,12 @@ type nemesis struct {
 	rand     *rand.Rand
 
 	mu   sync.Mutex // guards the fields below
-	done []happened
+	done []pastFault
 	errs []error
 }
 
-// happened is a fault that took place.
-type happened struct {
+// pastFault is a fault that took place.
+type pastFault struct {
 	Window int    `json:"window"`
 	Class  string `json:"class"`
 	Do     string `json:"do"`
@@ -79,8 +79,8 @@ func (n *nemesis) pickVictims(f Fault, taken map[int]bool) []int {
 		return of[:f.Nodes]
 	}
 	var out []int
-	for _, c := range n.rand.Perm(n.schedule.Clients - immortal) {
-		if c += immortal; len(out) < f.Clients && !taken[c] {
+	for _, c := range n.rand.Perm(n.schedule.Clients - unfaultedClients) {
+		if c += unfaultedClients; len(out) < f.Clients && !taken[c] {
 			taken[c] = true
 			out = append(out, c)
 		}
@@ -109,7 +109,7 @@ func (n *nemesis) runFault(ctx context.Context, s *span, f Fault, victim int) {
 			return // no leader: an election is in progress
 		}
 	}
-	h := happened{Window: s.index, Class: s.Class, Do: f.Do, Victim: "node " + strconv.Itoa(victim)}
+	h := pastFault{Window: s.index, Class: s.Class, Do: f.Do, Victim: "node " + strconv.Itoa(victim)}
 	if f.Clients > 0 {
 		h.Victim = n.fleet.orders[victim].Name
 	}
@@ -125,10 +125,10 @@ func (n *nemesis) runFault(ctx context.Context, s *span, f Fault, victim int) {
 }
 
 // faultsOf returns the faults of a window.
-func (n *nemesis) faultsOf(window int) []happened {
+func (n *nemesis) faultsOf(window int) []pastFault {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	var out []happened
+	var out []pastFault
 	for _, h := range n.done {
 		if h.Window == window {
 			out = append(out, h)

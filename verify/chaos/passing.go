@@ -116,8 +116,8 @@ func canAdopt(d driver.Driver) bool {
 // operatorRole is the role of the process that force-releases locks.
 const operatorRole = "operator"
 
-// each is the mean time between two force-releases.
-const each = 250 * time.Millisecond
+// forceInterval is the mean time between two force-releases.
+const forceInterval = 250 * time.Millisecond
 
 // runOperator force-releases locks in each window with the duty passing.
 func (h *holdfasts) runOperator(ctx context.Context) {
@@ -126,7 +126,7 @@ func (h *holdfasts) runOperator(ctx context.Context) {
 		if h.order.Schedule.backend().classes[s.Class].duty != passing {
 			continue
 		}
-		for sleep(ctx, time.Duration(s.start-monotonicNow())); ctx.Err() == nil && monotonicNow() < s.end-int64(tail); sleep(ctx, each/2+rand.N(each)) {
+		for sleep(ctx, time.Duration(s.start-monotonicNow())); ctx.Err() == nil && monotonicNow() < s.end-int64(tail); sleep(ctx, forceInterval/2+rand.N(forceInterval)) {
 			h.seizeLock(ctx, s)
 		}
 	}

@@ -81,15 +81,15 @@ func extendMutex(m *redsync.Mutex, key string, ttl time.Duration, rec *recorder,
 
 func noOrder(order string) error { return fmt.Errorf("there is no order %q for another recipe", order) }
 
-// beat is the interval at which a holder's belief in its lock is checked.
-const beat = 50 * time.Millisecond
+// checkInterval is the interval at which a holder's belief in its lock is checked.
+const checkInterval = 50 * time.Millisecond
 
 // newBelief returns a held lock without a deadline, which its holder trusts for as long as holds returns true.
 func newBelief(rec *recorder, key string, holds func() bool, release func(context.Context) error) held {
 	id, stop, ended := crand.Text(), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		tick := time.NewTicker(beat)
+		tick := time.NewTicker(checkInterval)
 		defer tick.Stop()
 		for holds() {
 			rec.record(event{Kind: renewed, Key: key, ID: id, Until: monotonicNow()})

@@ -121,12 +121,12 @@ func describeOperation(in, out any) string {
 	return fmt.Sprintf("%s by %s: %s", text, c.by.try, answer)
 }
 
-// never is the time of a missing answer.
-const never = math.MaxInt64
+// noAnswer is the time of a missing answer.
+const noAnswer = math.MaxInt64
 
 func newOperation(c call, called int64, answer kind, answered int64) porcupine.Operation {
 	if answered < called {
-		answered = never
+		answered = noAnswer
 	}
 	return porcupine.Operation{Input: c, Call: called, Output: answer, Return: answered, Metadata: c.by.try}
 }
@@ -246,7 +246,7 @@ const patience = 20 * time.Second
 // judgeLinear has Porcupine judge the locks of a window until the deadline. It returns the broken promises,
 // and draws the first violation of each kind.
 func (j *judge) judgeLinear(
-	s *span, exclusive bool, deadline time.Time, events []event, locks map[string]*lockHistory, faults []happened,
+	s *span, exclusive bool, deadline time.Time, events []event, locks map[string]*lockHistory, faults []pastFault,
 ) (found []Finding, errs error) {
 	for _, key := range slices.Sorted(maps.Keys(locks)) {
 		l, peer := locks[key], strings.Contains(key, "/r")
@@ -297,7 +297,7 @@ func (t trial) pictureFile(who string) string {
 }
 
 // drawPicture draws the shortest beginning of a lock's history that the model does not allow.
-func (t trial) drawPicture(path string, l *lockHistory, events []event, faults []happened) error {
+func (t trial) drawPicture(path string, l *lockHistory, events []event, faults []pastFault) error {
 	whole := func(key string) string { key, _, _ = strings.Cut(key, "#"); return key } // a slot is asked for by the name of its semaphore
 	mine := slices.DeleteFunc(slices.Clone(events), func(e event) bool { return whole(e.Key) != whole(l.key) && e.Kind != closing })
 	begin := func(n int) []porcupine.Operation {

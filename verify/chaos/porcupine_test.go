@@ -142,7 +142,7 @@ func judgeEvents(t *testing.T, events []event, left time.Duration) (*Report, []F
 	dir := t.TempDir()
 	j := &judge{dir: filepath.Join(dir, "history"), report: &Report{Peer: "other", Porcupine: map[string]*Judged{}}}
 	s := &span{Window: Window{Class: "calm"}}
-	found, err := j.judgeLinear(s, true, time.Now().Add(left), events, sortByLock(events), []happened{{Do: "pause-client", Victim: "c", Start: 3, End: 9}})
+	found, err := j.judgeLinear(s, true, time.Now().Add(left), events, sortByLock(events), []pastFault{{Do: "pause-client", Victim: "c", Start: 3, End: 9}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,8 +41,8 @@ var postgresClasses = map[string]class{
 	"calm":              {lives: true},
 	after:               {lives: true},
 	"migration":         {lives: true, patient: true},
-	"client-pause":      {extra: dead},
-	"client-kill":       {extra: dead},
+	"client-pause":      {extra: deadWaiterTime},
+	"client-kill":       {extra: deadWaiterTime},
 	"client-close":      {},
 	"client-throttle":   {from: fromEnd},
 	"crowd":             {lives: true},
@@ -52,21 +52,21 @@ var postgresClasses = map[string]class{
 	"pooler-kill":       {from: fromEnd},
 	"net-delay":         {},
 	"rotation":          {from: fromEnd, lives: true, patient: true},
-	"rotation-cut":      {from: fromEnd, extra: gap, patient: true},
+	"rotation-cut":      {from: fromEnd, extra: rotationPause, patient: true},
 	"switch-over":       {from: fromEnd, lives: true, patient: true},
 	"net-reset":         {from: fromEnd},
 	"link-dead":         {lives: true, patient: true},
 	"net-one-way":       {from: fromEnd},
 	"net-split":         {from: fromEnd},
 	"clock-jump":        {shared: serverClock, from: fromEnd},
-	"late-requests":     {duty: stretching, from: fromEnd, extra: dead},
-	"operator":          {duty: passing, from: fromEnd, extra: dead},
-	"mixed":             {from: fromEnd, extra: dead},
+	"late-requests":     {duty: stretching, from: fromEnd, extra: deadWaiterTime},
+	"operator":          {duty: passing, from: fromEnd, extra: deadWaiterTime},
+	"mixed":             {from: fromEnd, extra: deadWaiterTime},
 }
 
-// dead bounds the time beyond a TTL until the next grant when suspended or dead waiters are ahead in the
+// deadWaiterTime bounds the time beyond a TTL until the next grant when suspended or dead waiters are ahead in the
 // queue: the lock is handed to each for a second.
-const dead = 4 * time.Second
+const deadWaiterTime = 4 * time.Second
 
 // postgresSite is a server. Behind its second proxy is a pooler in transaction mode, which every second client
 // uses.
@@ -229,8 +229,8 @@ func proxyDSN(p *faultproxy.Proxy, user string) string {
 
 func (s *postgresSite) valuesDSN() string { return proxyDSN(s.inside, "holdfast") }
 
-func (s *postgresSite) findGhosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
-	return standingLocks(ctx, s.direct, span.prefix(), ttl)
+func (s *postgresSite) findStaleLocks(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
+	return heldLocks(ctx, s.direct, span.prefix(), ttl)
 }
 
 // rowFenced has its values beside the locks. The write checks the row of the lock, which also covers the

@@ -70,7 +70,7 @@ var redisClasses = map[string]class{
 	"crowd":               {lives: true},
 	"credentials":         {from: fromEnd},
 	"rotation":            {from: fromEnd, lives: true, patient: true},
-	"rotation-cut":        {from: fromEnd, extra: gap, patient: true},
+	"rotation-cut":        {from: fromEnd, extra: rotationPause, patient: true},
 	"late-requests":       {duty: stretching, from: fromEnd, extra: time.Second},
 	"operator":            {duty: passing, from: fromEnd, extra: stoppedAhead * time.Second},
 	"flushall":            {from: fromQuarantine, extra: stoppedAhead * time.Second},
@@ -294,10 +294,10 @@ func (s *redisSite) stop() error {
 	return errors.Join(errs, os.RemoveAll(s.dir))
 }
 
-// findGhosts skips nodes that do not answer. It checks again, after a hand-over, the locks that it finds: a
+// findStaleLocks skips nodes that do not answer. It checks again, after a hand-over, the locks that it finds: a
 // node with an old copy of its files also has old queue entries, and a release that reaches it after its
 // quarantine hands the lock to one of them.
-func (s *redisSite) findGhosts(ctx context.Context, span *span, _ time.Duration) (found []string, _ error) {
+func (s *redisSite) findStaleLocks(ctx context.Context, span *span, _ time.Duration) (found []string, _ error) {
 	for i, n := range s.servers {
 		before := n.lockOwners("lock:" + span.prefix())
 		if len(before) > 0 {

@@ -36,9 +36,9 @@ func (r rotation) run(f Fault, rest func(time.Duration)) (errs error) {
 	return errs
 }
 
-// gap is the time in the schedules for which clients do not know the new password or certificate: without a
+// rotationPause is the time in the schedules for which clients do not know the new password or certificate: without a
 // connection, nobody gets a lock.
-const gap = 5 * time.Second
+const rotationPause = 5 * time.Second
 
 // passwords are the new passwords of two rotations; the second restores the first password.
 var passwords = [2]string{"second", firstPassword}

@@ -145,9 +145,9 @@ func (s *Schedule) check() error {
 	}
 	actions := (&nemesis{site: b.site()}).actions()
 	switch {
-	case s.Nodes < b.fewest, s.Clients < immortal, s.Workers < 2, s.Long < 1, s.Keys <= s.Long, len(s.Windows) == 0:
+	case s.Nodes < b.fewest, s.Clients < unfaultedClients, s.Workers < 2, s.Long < 1, s.Keys <= s.Long, len(s.Windows) == 0:
 		return fmt.Errorf("schedule: needs %d nodes, %d clients, 2 workers, a key for long jobs and one for short ones, and a window: %+v",
-			b.fewest, immortal, *s)
+			b.fewest, unfaultedClients, *s)
 	case s.TTL <= 0, s.MaxTTL < s.TTL:
 		return fmt.Errorf("schedule: ttl %v, max_ttl %v: the first must be above 0 and not above the second", time.Duration(s.TTL), time.Duration(s.MaxTTL))
 	}
@@ -159,7 +159,7 @@ func (s *Schedule) check() error {
 			switch {
 			case actions[f.Do] == nil:
 				return fmt.Errorf("schedule: window %d: no fault %q", i, f.Do)
-			case f.Nodes > s.Nodes || f.Clients > s.Clients-immortal:
+			case f.Nodes > s.Nodes || f.Clients > s.Clients-unfaultedClients:
 				return fmt.Errorf("schedule: window %d: %s wants more victims than there are", i, f.Do)
 			case f.Of != "" && f.Of != durable && f.Of != volatile && f.Of != leader:
 				return fmt.Errorf("schedule: window %d: of %q is none of %s, %s and %s", i, f.Of, durable, volatile, leader)
@@ -299,8 +299,8 @@ func spanAt(spans []span, t int64) *span {
 	return &spans[i]
 }
 
-// rest returns the length of the end of a window without new requests for locks.
-func (s *span) rest() time.Duration {
+// quietTime returns the length of the end of a window without new requests for locks.
+func (s *span) quietTime() time.Duration {
 	if s.Class == after {
 		return calmFor
 	}

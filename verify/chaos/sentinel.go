@@ -53,7 +53,7 @@ func failoverClasses(shared string) map[string]class {
 		"switch":        {shared: shared, extra: takeover},
 		"link-dead":     {shared: shared, lives: true, patient: true},
 		"rotation":      {shared: shared, from: fromEnd, lives: true, patient: true},
-		"rotation-cut":  {shared: shared, from: fromEnd, extra: gap, patient: true},
+		"rotation-cut":  {shared: shared, from: fromEnd, extra: rotationPause, patient: true},
 		"crowd":         {shared: shared, lives: true},
 		"operator":      {duty: passing, shared: shared, extra: takeover},
 		"late-requests": {duty: stretching, from: fromEnd, extra: 4 * time.Second},
@@ -68,15 +68,15 @@ func openSentinel(ctx context.Context, o *order) (driver.Driver, error) {
 }
 
 func openSentinelRedsync(o *order, rec *recorder) (service, error) {
-	goredis.SetLogger(mute{})
+	goredis.SetLogger(noLog{})
 	c := goredis.NewFailoverClient(&goredis.FailoverOptions{SentinelAddrs: o.Nodes, MasterName: redisproc.GroupName})
 	return &redsyncs{rs: redsync.New(redsyncgoredis.NewPool(c)), clients: []*goredis.Client{c}, ttl: time.Duration(o.Schedule.TTL), rec: rec}, nil
 }
 
-// mute drops go-redis's log of failed connections.
-type mute struct{}
+// noLog drops go-redis's log of failed connections.
+type noLog struct{}
 
-func (mute) Printf(context.Context, string, ...any) {}
+func (noLog) Printf(context.Context, string, ...any) {}
 
 // sentinelSite is a master with replicas and Sentinels.
 type sentinelSite struct {
@@ -154,7 +154,7 @@ func (s *sentinelSite) equipClient(o *order, client int) {
 
 func (s *sentinelSite) valuesDSN() string { return "" }
 
-func (s *sentinelSite) findGhosts(_ context.Context, span *span, _ time.Duration) (found []string, _ error) {
+func (s *sentinelSite) findStaleLocks(_ context.Context, span *span, _ time.Duration) (found []string, _ error) {
 	master := s.group.Master()
 	if master == nil {
 		return nil, errors.New("no master")

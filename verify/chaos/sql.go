@@ -56,8 +56,8 @@ func mariadbURL(addr string) string { return "mysql://root@" + addr + "/chaos" }
 var mariadbClasses = map[string]class{
 	"calm":              {lives: true},
 	after:               {lives: true},
-	"client-pause":      {extra: dead},
-	"client-kill":       {extra: dead},
+	"client-pause":      {extra: deadWaiterTime},
+	"client-kill":       {extra: deadWaiterTime},
 	"client-close":      {},
 	"client-throttle":   {from: fromEnd},
 	"crowd":             {lives: true},
@@ -66,15 +66,15 @@ var mariadbClasses = map[string]class{
 	"node-pause":        {from: fromEnd},
 	"net-delay":         {},
 	"rotation":          {from: fromEnd, lives: true, patient: true},
-	"rotation-cut":      {from: fromEnd, extra: gap, patient: true},
+	"rotation-cut":      {from: fromEnd, extra: rotationPause, patient: true},
 	"switch-over":       {from: fromEnd, lives: true, patient: true},
 	"net-reset":         {from: fromEnd},
 	"link-dead":         {lives: true, patient: true},
 	"net-one-way":       {from: fromEnd},
 	"net-split":         {from: fromEnd},
-	"late-requests":     {duty: stretching, from: fromEnd, extra: dead},
-	"operator":          {duty: passing, from: fromEnd, extra: dead},
-	"mixed":             {from: fromEnd, extra: dead},
+	"late-requests":     {duty: stretching, from: fromEnd, extra: deadWaiterTime},
+	"operator":          {duty: passing, from: fromEnd, extra: deadWaiterTime},
+	"mixed":             {from: fromEnd, extra: deadWaiterTime},
 }
 
 func (s *mariadbSite) start(ctx context.Context, schedule *Schedule) (err error) {
@@ -85,7 +85,7 @@ func (s *mariadbSite) start(ctx context.Context, schedule *Schedule) (err error)
 		if s.inside != nil {
 			errs = errors.Join(errs, s.inside.Close())
 		}
-		return errors.Join(errs, launched{server: s.server}.stop(), os.RemoveAll(s.dir))
+		return errors.Join(errs, startedServer{server: s.server}.stop(), os.RemoveAll(s.dir))
 	}
 	if s.dir, err = os.MkdirTemp("", "holdfast-chaos-"); err != nil {
 		return err
@@ -136,16 +136,16 @@ var sqliteBackend = &backend{
 var sqliteClasses = map[string]class{
 	"calm":              {lives: true},
 	after:               {lives: true},
-	"client-pause":      {from: fromEnd, extra: dead},
-	"client-kill":       {extra: dead},
+	"client-pause":      {from: fromEnd, extra: deadWaiterTime},
+	"client-kill":       {extra: deadWaiterTime},
 	"client-close":      {},
 	"client-throttle":   {from: fromEnd},
 	"crowd":             {lives: true},
 	"client-slow-hooks": {lives: true},
 	"file-hog":          {from: fromEnd},
-	"late-requests":     {duty: stretching, from: fromEnd, extra: dead},
-	"operator":          {duty: passing, from: fromEnd, extra: dead},
-	"mixed":             {from: fromEnd, extra: dead},
+	"late-requests":     {duty: stretching, from: fromEnd, extra: deadWaiterTime},
+	"operator":          {duty: passing, from: fromEnd, extra: deadWaiterTime},
+	"mixed":             {from: fromEnd, extra: deadWaiterTime},
 }
 
 // sqliteSite is a file in a folder, which counts as one node.

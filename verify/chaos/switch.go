@@ -169,13 +169,13 @@ func takeOver(ctx context.Context, primary, replica *pgproc.Server, rest func(ti
 	return errors.Join(err, ctx.Err())
 }
 
-// launched is a server that was started for a switch-over, or the error of its start.
-type launched struct {
+// startedServer is a server that was started for a switch-over, or the error of its start.
+type startedServer struct {
 	server *mariaproc.Server
 	err    error
 }
 
-func (l launched) stop() error {
+func (l startedServer) stop() error {
 	if l.server == nil {
 		return l.err
 	}
@@ -185,12 +185,12 @@ func (l launched) stop() error {
 // prepareSuccessor starts the server that takes over next, because the start of MySQL takes longer than a
 // fault.
 func (s *mariadbSite) prepareSuccessor() {
-	s.next = make(chan launched, 1)
-	go func(into chan<- launched) {
+	s.next = make(chan startedServer, 1)
+	go func(into chan<- startedServer) {
 		ctx, cancel := context.WithTimeout(context.Background(), switchTime)
 		defer cancel()
 		server, err := s.launchServer(ctx)
-		into <- launched{server, err}
+		into <- startedServer{server, err}
 	}(s.next)
 }
 
@@ -201,7 +201,7 @@ func (s *mariadbSite) switchToCopy(f Fault, victim int, rest func(time.Duration)
 	defer v.life.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), switchTime)
 	defer cancel()
-	var next launched
+	var next startedServer
 	select {
 	case next = <-s.next:
 		defer s.prepareSuccessor()
@@ -384,6 +384,6 @@ type mariadbSite struct {
 	product product
 	dir     string // folder of certificates; the server's user can read it
 	server  *mariaproc.Server
-	next    chan launched     // server for the next switch-over; nil: none
-	inside  *faultproxy.Proxy // to the server, for this program, without faults
+	next    chan startedServer // server for the next switch-over; nil: none
+	inside  *faultproxy.Proxy  // to the server, for this program, without faults
 }

@@ -31,14 +31,14 @@ type drawing struct {
 }
 
 // add adds a window, unless there are many already and this one is uneventful.
-func (t *timeline) add(s *span, locks map[string]*lockHistory, faults []happened, found []Finding) {
+func (t *timeline) add(s *span, locks map[string]*lockHistory, faults []pastFault, found []Finding) {
 	if len(t.drawn) >= mostWindows && len(found) == 0 {
 		return
 	}
 	var b strings.Builder
 	x := func(at int64) float64 { return float64(at-s.start) / 1e9 * pixelsPerSecond }
 	rows := len(faults) + t.keys
-	slices.SortFunc(faults, func(a, b happened) int { return cmp.Compare(a.Start, b.Start) })
+	slices.SortFunc(faults, func(a, b pastFault) int { return cmp.Compare(a.Start, b.Start) })
 	for i, f := range faults {
 		fmt.Fprintf(&b, `<rect class="f" x="%.1f" y="0" width="%.1f" height="%d"/><text x="%.1f" y="%d">%s %s</text>`+"\n",
 			x(f.Start), max(x(f.End)-x(f.Start), 1), rows*rowHeight, x(f.Start)+2, (i+1)*rowHeight-3, escapeText(f.Do), escapeText(f.Victim))

@@ -33,9 +33,9 @@ func openZookeeperBelow(o *order, prefix string) (driver.Driver, error) {
 // leader.
 const syncLimit = "syncLimit=4"
 
-// reign bounds the time beyond a TTL until the next grant when the ensemble changes its leader: until the
+// minLeaderTime bounds the time beyond a TTL until the next grant when the ensemble changes its leader: until the
 // members notice, elect and follow a new one, which restarts the timeout of each session.
-const reign = 5 * time.Second
+const minLeaderTime = 5 * time.Second
 
 var zookeeperClasses = map[string]class{
 	"calm":                {lives: true},
@@ -44,22 +44,22 @@ var zookeeperClasses = map[string]class{
 	"client-kill":         {},
 	"client-close":        {},
 	"crowd":               {lives: true},
-	"leader-kill":         {extra: reign},
-	"leader-pause":        {extra: reign},
-	"node-pause":          {extra: reign},
-	"node-kill":           {extra: reign},
-	"node-pause-majority": {from: fromEnd, extra: reign},
-	"node-kill-majority":  {from: fromEnd, extra: reign},
+	"leader-kill":         {extra: minLeaderTime},
+	"leader-pause":        {extra: minLeaderTime},
+	"node-pause":          {extra: minLeaderTime},
+	"node-kill":           {extra: minLeaderTime},
+	"node-pause-majority": {from: fromEnd, extra: minLeaderTime},
+	"node-kill-majority":  {from: fromEnd, extra: minLeaderTime},
 	"nested":              {duty: apart, from: fromEnd},
-	"leader-isolated":     {extra: reign},
-	"node-isolated":       {extra: reign},
-	"node-one-way":        {from: fromEnd, extra: reign},
+	"leader-isolated":     {extra: minLeaderTime},
+	"node-isolated":       {extra: minLeaderTime},
+	"node-one-way":        {from: fromEnd, extra: minLeaderTime},
 	"net-reset":           {from: fromEnd},
 	"link-dead":           {lives: true, patient: true, extra: deadLinkDelay},
 	"net-split":           {from: fromEnd},
 	"late-requests":       {duty: stretching, from: fromEnd},
-	"operator":            {duty: passing, from: fromEnd, extra: reign},
-	"mixed":               {from: fromEnd, extra: reign},
+	"operator":            {duty: passing, from: fromEnd, extra: minLeaderTime},
+	"mixed":               {from: fromEnd, extra: minLeaderTime},
 }
 
 // zookeeperSite has the members of an ensemble.
@@ -86,13 +86,13 @@ func (s *zookeeperSite) leader(context.Context) int {
 	return slices.Index(s.servers.Members, s.servers.Leader())
 }
 
-func (s *zookeeperSite) findGhosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
-	found, err := s.ensemble.findGhosts(ctx, span, ttl)
+func (s *zookeeperSite) findStaleLocks(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
+	found, err := s.ensemble.findStaleLocks(ctx, span, ttl)
 	if err != nil || zookeeperClasses[span.Class].duty != apart {
 		return found, err
 	}
 	o := order{Nodes: s.servers.Addrs()}
-	more, err := standingApart(ctx, func(prefix string) (driver.Driver, error) { return openZookeeperBelow(&o, prefix) }, span, ttl)
+	more, err := heldBySides(ctx, func(prefix string) (driver.Driver, error) { return openZookeeperBelow(&o, prefix) }, span, ttl)
 	return append(found, more...), err
 }
 

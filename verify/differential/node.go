@@ -143,7 +143,7 @@ func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quo
 	l = l.At(now)
 	switch {
 	case c.isRejected():
-		return l, unadmitted, nil
+		return l, unadmittedReply, nil
 	case c.Script == "force":
 		after, ok, woken := l.Force(now, c.Owner, c.Least, quorum.HandOver(ask.TTL)/int64(time.Millisecond), c.Noted, hears)
 		if c.java {
@@ -201,8 +201,8 @@ func replyOf(r quorum.Reply) any {
 	return resp.Error(r.Err.Error())
 }
 
-// unadmitted is the error reply of a node whose marker differs.
-const unadmitted = resp.Error("UNADMITTED its data were lost or replaced since it was let vote")
+// unadmittedReply is the error reply of a node whose marker differs.
+const unadmittedReply = resp.Error("UNADMITTED its data were lost or replaced since it was let vote")
 
 // Server has a connection to a real server, and one that receives wake-ups.
 type Server struct {
@@ -373,8 +373,8 @@ func (s *Server) parseState(reply any) (l quorum.Lock, err error) {
 	return l, err
 }
 
-// noted is the offset of a note's time in its score.
-const noted = 100_000_000_000_000
+// noteOffset is the offset of a note's time in its score.
+const noteOffset = 100_000_000_000_000
 
 // parseQueue decodes the members of a queue and their scores: the places, the notes, and the time when the
 // last of them expires.
@@ -390,8 +390,8 @@ func (s *Server) parseQueue(list []any) (q quorum.Queue, notes quorum.Notes, las
 			lapses[owner] = int64(-score)
 			last = max(last, int64(-score))
 		} else if owner, ok := strings.CutPrefix(member, "~"); ok {
-			notes = notes.With(owner, int64(-score)-noted)
-			last = max(last, int64(-score)-noted)
+			notes = notes.With(owner, int64(-score)-noteOffset)
+			last = max(last, int64(-score)-noteOffset)
 		} else {
 			stamps[member] = int64(score)
 		}
@@ -437,7 +437,7 @@ func (s *Server) Run(c Call, k Keys) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	if err, ok := replies[1].(resp.Error); ok && err != unadmitted && !strings.HasPrefix(string(err), "CLOCK ") && string(err) != quorum.ErrTokensEnd.Error() {
+	if err, ok := replies[1].(resp.Error); ok && err != unadmittedReply && !strings.HasPrefix(string(err), "CLOCK ") && string(err) != quorum.ErrTokensEnd.Error() {
 		return Outcome{}, fmt.Errorf("%s: %w", c.Script, err)
 	}
 	if list, ok := replies[1].([]any); ok {

@@ -149,8 +149,8 @@ func (s State) toRedisson() State {
 	return s
 }
 
-// asWritten is the format of Redisson without translated names.
-var asWritten = dialect{scripts: redisson.scripts, state: redisson.state, toServer: identity, fromServer: identity, tokenInCounter: true, put: putThread}
+// plainRedisson is the format of Redisson without translated names.
+var plainRedisson = dialect{scripts: redisson.scripts, state: redisson.state, toServer: identity, fromServer: identity, tokenInCounter: true, put: putThread}
 
 // putThread returns the command that gives a free lock to a thread, or that stores another type under the key.
 func putThread(k Keys, owner string) []string {

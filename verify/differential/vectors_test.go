@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// book is a file of vectors with its format.
-type book struct {
+// vectorFile is a file of vectors with its format.
+type vectorFile struct {
 	file    string
 	make    func() Vectors
 	dialect dialect
@@ -25,10 +25,10 @@ type book struct {
 	ears    []string // channels beside the clients' own
 }
 
-var books = []book{
+var books = []vectorFile{
 	{"testdata/vectors.json", MakeVectors, plain, KeysOf("lock:vector"), nil},
 	{
-		"testdata/vectors-redisson.json", RedissonVectors, asWritten,
+		"testdata/vectors-redisson.json", RedissonVectors, plainRedisson,
 		Keys{Lock: "vector", Fence: wire.RedissonFence("vector"), Queue: KeysOf("vector").Queue},
 		[]string{redissonChannel},
 	},
@@ -59,7 +59,7 @@ func TestVectorsMatchServer(t *testing.T) {
 	}
 }
 
-func (b book) checkAll(t *testing.T) {
+func (b vectorFile) checkAll(t *testing.T) {
 	t.Helper()
 	text, err := os.ReadFile(b.file)
 	if err != nil {
@@ -137,7 +137,7 @@ func (c Case) putState(t *testing.T, server *Server, keys Keys) clocks {
 		runCommands(t, server, []string{"ZADD", keys.Queue, fmt.Sprint(w.Stamp), w.Owner, fmt.Sprint(-at - w.PX), "!" + w.Owner})
 	}
 	for _, n := range c.Given.Notes {
-		runCommands(t, server, []string{"ZADD", keys.Queue, fmt.Sprint(-noted - at - n.PX), "~" + n.Owner})
+		runCommands(t, server, []string{"ZADD", keys.Queue, fmt.Sprint(-noteOffset - at - n.PX), "~" + n.Owner})
 	}
 	runCommands(t, server, []string{"PEXPIRE", keys.Queue, "1000000"})
 	return now

@@ -66,7 +66,7 @@ func (s *setup) normalizeWire(w *world, c, n int) {
 	cl := &w.clients[c]
 	for _, l := range [...]*line{&wire.answers, &wire.failures} {
 		for i := int(l.n) - 1; i >= 0; i-- {
-			if !s.stillCounts(w, c, n, l.m[i]) {
+			if !s.isCurrentAnswer(w, c, n, l.m[i]) {
 				l.pop(i)
 			}
 		}

@@ -5,9 +5,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/session"
 )
 
-// stillCounts reports whether an answer counts for the client: it must be for the current id and epoch, and
+// isCurrentAnswer reports whether an answer counts for the client: it must be for the current id and epoch, and
 // the claim must not be over.
-func (s *setup) stillCounts(w *world, c, n int, a message) bool {
+func (s *setup) isCurrentAnswer(w *world, c, n int, a message) bool {
 	cl := &w.clients[c]
 	return cl.life == running && cl.claim.ID == uint32(a.id) && (a.of == wakeUp || cl.claim.Epoch[n] == a.epoch)
 }

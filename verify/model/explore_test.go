@@ -5,13 +5,13 @@ import (
 	"testing"
 )
 
-// stairs is a number: a step moves it up or down, and a slow jump crosses a gap. From above 7 there is no way
+// stairWorld is a number: a step moves it up or down, and a slow jump crosses a gap. From above 7 there is no way
 // back.
-type stairs struct{ forbidden int }
+type stairWorld struct{ forbidden int }
 
-func (stairs) initialWorld() int { return 0 }
+func (stairWorld) initialWorld() int { return 0 }
 
-func (stairs) appendMoves(s *int, out []int) []int {
+func (stairWorld) appendMoves(s *int, out []int) []int {
 	switch {
 	case *s == 3:
 		return append(out, -1, 3)
@@ -23,20 +23,20 @@ func (stairs) appendMoves(s *int, out []int) []int {
 	return out
 }
 
-func (x stairs) applyMove(s *int, m int) (int, string) {
+func (x stairWorld) applyMove(s *int, m int) (int, string) {
 	if *s+m == x.forbidden {
 		return *s + m, "forbidden"
 	}
 	return *s + m, ""
 }
 
-func (stairs) encodeWorld(s *int, b []byte) []byte { return append(b, byte(*s)) }
-func (stairs) isDone(s *int) bool                  { return *s == 7 }
-func (stairs) isSlow(m int) bool                   { return m == 3 || m == -3 }
+func (stairWorld) encodeWorld(s *int, b []byte) []byte { return append(b, byte(*s)) }
+func (stairWorld) isDone(s *int) bool                  { return *s == 7 }
+func (stairWorld) isSlow(m int) bool                   { return m == 3 || m == -3 }
 
 func TestExploreFindsShortestPath(t *testing.T) {
 	t.Parallel()
-	r := explore[int, int](stairs{forbidden: 7}, 100, false)
+	r := explore[int, int](stairWorld{forbidden: 7}, 100, false)
 	if want := []int{1, 1, 1, 3, 1}; r.broken != "forbidden" || !slices.Equal(r.trace, want) {
 		t.Errorf("%q by %v, want forbidden by %v", r.broken, r.trace, want)
 	}
@@ -45,7 +45,7 @@ func TestExploreFindsShortestPath(t *testing.T) {
 func TestExploreCountsDeadEnds(t *testing.T) {
 	t.Parallel()
 	// 0 to 3 have to jump to 6; nothing leads to 5 or 9.
-	r := explore[int, int](stairs{forbidden: -1}, 100, true)
+	r := explore[int, int](stairWorld{forbidden: -1}, 100, true)
 	if r.states != 6 || !r.whole || r.stuck != 0 || r.timers != 1 {
 		t.Errorf("%+v", r)
 	}

@@ -318,7 +318,7 @@ func (s *setup) admitsRequest(w *world, c, n int, kind quorum.AskKind) bool {
 			if l == &wire.requests {
 				m.of = m.kind
 			}
-			if m.kind = m.of; m.of != wakeUp && s.stillCounts(w, c, n, m.failedAnswer()) {
+			if m.kind = m.of; m.of != wakeUp && s.isCurrentAnswer(w, c, n, m.failedAnswer()) {
 				wire.failures.push(m.failedAnswer())
 			}
 		}

@@ -37,7 +37,7 @@ func (s *setup) failUnreachable(w *world) {
 				for (wire.cut || !s.isOpen(w, c, n)) && wire.requests.n > 0 {
 					r := wire.requests.pop(0)
 					a := r.failedAnswer()
-					if s.stillCounts(w, c, n, a) {
+					if s.isCurrentAnswer(w, c, n, a) {
 						s.deliverAnswer(w, c, n, a)
 						again = true
 					}
@@ -183,7 +183,7 @@ func (w *world) stampOf(s *setup, c, n int, owner string) int64 {
 
 // sendAnswer sends an answer, unless it no longer counts.
 func (s *setup) sendAnswer(w *world, c, n int, a message) {
-	if s.stillCounts(w, c, n, a) {
+	if s.isCurrentAnswer(w, c, n, a) {
 		w.nodes[n].wires[c].answers.push(a)
 	}
 }
@@ -250,7 +250,7 @@ func (s *setup) breakConnection(w *world, c, n, sent int) {
 	fail := func(of uint8, m message) {
 		m.kind = of
 		a := m.failedAnswer()
-		if s.stillCounts(w, c, n, a) {
+		if s.isCurrentAnswer(w, c, n, a) {
 			wire.failures.push(a)
 		}
 	}

@@ -287,7 +287,7 @@ func (c *code) nearestPlaces(ch change, words []word) string {
 	}
 	var all []candidate
 	for _, p := range c.parts {
-		share, at := p.likest(words)
+		share, at := p.mostSimilar(words)
 		if share < 0.5 {
 			continue
 		}
@@ -312,8 +312,8 @@ func (c *code) nearestPlaces(ch change, words []word) string {
 	return out.String()
 }
 
-// likest returns the position in p of the most similar sequence of words, and the share of common words.
-func (p *part) likest(words []word) (share float64, at int) {
+// mostSimilar returns the position in p of the most similar sequence of words, and the share of common words.
+func (p *part) mostSimilar(words []word) (share float64, at int) {
 	missing := make(map[string]int) // by word: occurrences in words that are missing
 	for _, w := range words {
 		missing[w.text]++

@@ -82,7 +82,7 @@ func allMutants() ([]mutant, error) {
 	return out, errors.Join(errs...)
 }
 
-var heads = regexp.MustCompile(`^([a-z0-9-]+)(?: \[([^\]]+)\])?: (.+)$`)
+var headLine = regexp.MustCompile(`^([a-z0-9-]+)(?: \[([^\]]+)\])?: (.+)$`)
 
 // parseList parses a list. Lines that begin with # are headings.
 func parseList(file, text string) ([]mutant, error) {
@@ -121,7 +121,7 @@ func parseList(file, text string) ([]mutant, error) {
 }
 
 func parseHead(line string) (m mutant, err error) {
-	parts := heads.FindStringSubmatch(line)
+	parts := headLine.FindStringSubmatch(line)
 	if parts == nil {
 		return m, fmt.Errorf("%q is not name [rules]: what it breaks", line)
 	}

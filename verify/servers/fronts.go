@@ -186,8 +186,8 @@ backend_weight1 = 1
 	})
 }
 
-// alike is a program that takes the place of a server.
-type alike struct {
+// lookalike is a program that takes the place of a server.
+type lookalike struct {
 	url   string // URL of its locks; %s is its address
 	ports int    // number of further ports
 
@@ -197,7 +197,7 @@ type alike struct {
 }
 
 // startAlike starts the program at free ports.
-func startAlike(a alike) starter {
+func startAlike(a lookalike) starter {
 	return func(ctx context.Context) (string, func() error, error) {
 		addrs, release, err := freeAddrs(1 + a.ports)
 		if err != nil {
@@ -223,29 +223,29 @@ func startAlike(a alike) starter {
 }
 
 var (
-	pglite = alike{
+	pglite = lookalike{
 		url: "postgres://postgres@%s/postgres?sslmode=disable",
 		args: func(host, port string) []string {
 			return []string{"--host=" + host, "--port=" + port, "--db=memory://", "--max-connections=20"}
 		},
 	}
-	h2 = alike{
+	h2 = lookalike{
 		url: "postgres://sa@%s/locks?sslmode=disable",
 		args: func(_, port string) []string {
 			return []string{"-pg", "-pgPort", port, "-ifNotExists", "-baseDir", "{}"}
 		},
 	}
-	infinispan = alike{url: "redis://%s", args: func(host, port string) []string { return []string{host, port} }}
-	kine       = alike{
+	infinispan = lookalike{url: "redis://%s", args: func(host, port string) []string { return []string{host, port} }}
+	kine       = lookalike{
 		url: "etcd://%s/locks",
 		args: func(host, port string) []string {
 			return []string{"--listen-address=tcp://" + net.JoinHostPort(host, port), "--endpoint=sqlite://{}/db", "--metrics-bind-address=0"}
 		},
 	}
-	redka     = alike{url: "redis://%s", args: func(host, port string) []string { return []string{"-h", host, "-p", port} }}
-	miniredis = alike{url: "redis://%s", args: func(host, port string) []string { return []string{net.JoinHostPort(host, port)} }}
-	mysqlInGo = alike{url: "mysql://root@%s/app", args: miniredis.args}
-	olric     = alike{
+	redka     = lookalike{url: "redis://%s", args: func(host, port string) []string { return []string{"-h", host, "-p", port} }}
+	miniredis = lookalike{url: "redis://%s", args: func(host, port string) []string { return []string{net.JoinHostPort(host, port)} }}
+	mysqlInGo = lookalike{url: "mysql://root@%s/app", args: miniredis.args}
+	olric     = lookalike{
 		url: "redis://%s", ports: 1,
 		args: func(string, string) []string { return []string{"-c", "{}/olric.yaml"} },
 		files: func(host string, ports []string) map[string]string {

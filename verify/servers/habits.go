@@ -21,15 +21,15 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/zkproc"
 )
 
-// habit repeats an operator's action on a service during the hammer.
-type habit struct {
+// repeatedAction repeats an operator's action on a service during the hammer.
+type repeatedAction struct {
 	name string // the action, in the plural
 	act  func(context.Context) error
 	done atomic.Int64
 }
 
 // repeat repeats the action, with a pause before each time, until ctx ends.
-func (h *habit) repeat(ctx context.Context, pause time.Duration) error {
+func (h *repeatedAction) repeat(ctx context.Context, pause time.Duration) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -47,7 +47,7 @@ func (h *habit) repeat(ctx context.Context, pause time.Duration) error {
 
 // replacedMembers starts a cluster of etcd. Its habit replaces one member after another by an empty one at the
 // same addresses.
-func replacedMembers(h *habit) starter {
+func replacedMembers(h *repeatedAction) starter {
 	return func(ctx context.Context) (string, func() error, error) {
 		c, err := etcdproc.Start(ctx, 3)
 		if err != nil {
@@ -128,7 +128,7 @@ func persistUntil(ctx context.Context, try func() error) (err error) {
 
 // startReconfigured starts a ZooKeeper ensemble. Its habit removes one member after another from the ensemble
 // and adds it again.
-func startReconfigured(h *habit) starter {
+func startReconfigured(h *repeatedAction) starter {
 	return func(ctx context.Context) (string, func() error, error) {
 		e, err := zkproc.Start(ctx, 3, "reconfigEnabled=true", "skipACL=yes")
 		if err != nil {
@@ -176,7 +176,7 @@ func reconfigureMember(ctx context.Context, e *zkproc.Ensemble, i int) error {
 
 // movedSlots starts a Redis Cluster. Its habit moves the slot of a held lock to another master, as a
 // rebalancing cluster does.
-func movedSlots(h *habit) starter {
+func movedSlots(h *repeatedAction) starter {
 	return func(ctx context.Context) (string, func() error, error) {
 		c, err := redisproc.StartCluster(ctx, &redisproc.ClusterOptions{})
 		if err != nil {

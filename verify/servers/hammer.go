@@ -79,8 +79,8 @@ func (c *counter) writeValue(visitor int, value int) (ok bool) {
 	return true
 }
 
-// dropVisitor removes a visitor whose process has ended.
-func (c *counter) dropVisitor(visitor int) {
+// removeVisitor removes a visitor whose process has ended.
+func (c *counter) removeVisitor(visitor int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.inside, visitor)
@@ -174,10 +174,10 @@ func strikeWorkers(ctx context.Context, url, socket string) (kills int, err erro
 	type worker struct {
 		cmd    *exec.Cmd
 		exited <-chan struct{}
-		said   *lastWords
+		said   *outputEnd
 	}
 	start := func() (w worker, err error) {
-		w.cmd, w.said = exec.Command(program), new(lastWords)
+		w.cmd, w.said = exec.Command(program), new(outputEnd)
 		w.cmd.Env = append(os.Environ(), workerVariable+"="+url, socketVariable+"="+socket)
 		w.cmd.Stderr = w.said
 		w.exited, err = child.Start(w.cmd, syscall.SIGKILL)
@@ -220,13 +220,13 @@ func strikeWorkers(ctx context.Context, url, socket string) (kills int, err erro
 	}
 }
 
-// lastWords keeps the end of a worker's output.
-type lastWords struct {
+// outputEnd keeps the end of a worker's output.
+type outputEnd struct {
 	mu   sync.Mutex
 	text []byte
 }
 
-func (l *lastWords) Write(p []byte) (int, error) {
+func (l *outputEnd) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.text = append(l.text, p...)
@@ -234,7 +234,7 @@ func (l *lastWords) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (l *lastWords) String() string {
+func (l *outputEnd) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return string(l.text)
@@ -245,7 +245,7 @@ func (l *lastWords) String() string {
 func serveWorker(conn io.ReadWriter, visitor int, counters []*counter) {
 	defer func() {
 		for _, c := range counters {
-			c.dropVisitor(visitor)
+			c.removeVisitor(visitor)
 		}
 	}()
 	in := bufio.NewReader(conn)

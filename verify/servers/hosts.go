@@ -56,10 +56,10 @@ type row struct {
 	suite   tests
 	deaf    bool // no push reaches the clients
 	scripts tests
-	chaos   string // backend of verify/chaos
-	habit   *habit // repeated during the hammer; start prepares it
-	tables  bool   // checkServer migrates: the migration may reject the server
-	alike   bool   // an imitation of another server: it may fail
+	chaos   string          // backend of verify/chaos
+	habit   *repeatedAction // repeated during the hammer; start prepares it
+	tables  bool            // checkServer migrates: the migration may reject the server
+	alike   bool            // an imitation of another server: it may fail
 }
 
 // tests selects the tests of some packages by a pattern.
@@ -192,13 +192,13 @@ func databaseRows() []*row {
 }
 
 // habitRow returns the row of a server with a habit during the hammer.
-func habitRow(name string, server need, done string, start func(*habit) starter) *row {
-	h := &habit{name: done}
+func habitRow(name string, server need, done string, start func(*repeatedAction) starter) *row {
+	h := &repeatedAction{name: done}
 	return &row{name: name, needs: []need{server}, start: start(h), habit: h}
 }
 
 // imitationRow returns the row of a server that imitates another.
-func imitationRow(name string, a alike) *row {
+func imitationRow(name string, a lookalike) *row {
 	return &row{
 		name: name, needs: []need{{name, frontVariable}}, start: startAlike(a), alike: true,
 		tables: strings.HasPrefix(a.url, "postgres:") || strings.HasPrefix(a.url, "mysql:"),

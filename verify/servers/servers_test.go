@@ -48,7 +48,7 @@ func TestEarlierHolderIsRejected(t *testing.T) {
 func TestDeadHolderWritesNothing(t *testing.T) {
 	c := newCounter()
 	c.enterHolder(1, 1)
-	c.dropVisitor(1)
+	c.removeVisitor(1)
 	if c.writeValue(1, 1) || c.value != 0 {
 		t.Errorf("a holder that was dropped wrote %d", c.value)
 	}

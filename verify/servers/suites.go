@@ -103,8 +103,8 @@ func failedTests(out []byte) (names []string) {
 	return names
 }
 
-// safe is the last line of the chaos program if only times were bad.
-const safe = "No promise of safety was broken."
+// safeLine is the last line of the chaos program if only times were bad.
+const safeLine = "No promise of safety was broken."
 
 // runChaos runs the chaos program on its own servers.
 func (r *row) runChaos(ctx context.Context, s settings, res *result) {
@@ -122,7 +122,7 @@ func (r *row) runChaos(ctx context.Context, s settings, res *result) {
 		seed, locks, _ := strings.Cut(seed, ": ")
 		text = locks + ", seed " + seed
 	}
-	if err != nil && strings.Contains(string(out), safe) {
+	if err != nil && strings.Contains(string(out), safeLine) {
 		text += "; no promise of safety was broken, and some recovery was slow" // as on a busy machine
 		err = nil
 	}

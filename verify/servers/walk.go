@@ -36,10 +36,10 @@ func (r *row) walkCommands(ctx context.Context, s settings, url string, res *res
 	res.cells["scripts"] = "verbs; " + res.cells["scripts"]
 }
 
-// shell is the command with a backend, in a folder.
-type shell struct{ backend, dir string }
+// commandShell is the command with a backend, in a folder.
+type commandShell struct{ backend, dir string }
 
-func (s shell) newCommand(ctx context.Context, args ...string) *exec.Cmd {
+func (s commandShell) newCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := runCommand(ctx, args...)
 	cmd.Dir = s.dir
 	cmd.Env = append(cmd.Env, "HOLDFAST_BACKEND="+s.backend, "USER=tester")
@@ -48,7 +48,7 @@ func (s shell) newCommand(ctx context.Context, args ...string) *exec.Cmd {
 
 // expectCode runs the command. It returns an error unless the exit code is code and the output contains the
 // text.
-func (s shell) expectCode(ctx context.Context, code int, text string, args ...string) (out string, err error) {
+func (s commandShell) expectCode(ctx context.Context, code int, text string, args ...string) (out string, err error) {
 	said, err := s.newCommand(ctx, args...).CombinedOutput()
 	return string(said), judgeRun(err, code, text, string(said), args)
 }
@@ -72,7 +72,7 @@ func walkVerbs(ctx context.Context, url string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	s := shell{backend: url, dir: dir}
+	s := commandShell{backend: url, dir: dir}
 	if _, err := s.expectCode(ctx, 3, "", "run", "--ttl", "20s", "walk", "--", "sh", "-c", "exit 3"); err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func walkVerbs(ctx context.Context, url string) error {
 }
 
 // handOver makes a run hold a lock that a second run fails to get and a third one waits for.
-func (s shell) handOver(ctx context.Context) error {
+func (s commandShell) handOver(ctx context.Context) error {
 	holder := s.newCommand(ctx, "run", "--ttl", "20s", "--note", "walking", "walk", "--", "sh", "-c", "echo held; cat >/dev/null")
 	end, err := holder.StdinPipe()
 	if err != nil {
@@ -117,7 +117,7 @@ func (s shell) handOver(ctx context.Context) error {
 	return errors.Join(err, judgeRun(holder.Wait(), 0, "", said.String(), holder.Args[1:]), <-waiting)
 }
 
-func (s shell) lookAtHeld(ctx context.Context) error {
+func (s commandShell) lookAtHeld(ctx context.Context) error {
 	_, err1 := s.expectCode(ctx, 75, "is held by", "run", "--ttl", "20s", "-n", "walk", "--", "true")
 	_, err2 := s.expectCode(ctx, 0, "held", "show", "walk")
 	_, err3 := s.expectCode(ctx, 0, "walk", "ls")
@@ -125,7 +125,7 @@ func (s shell) lookAtHeld(ctx context.Context) error {
 }
 
 // passAround passes a lease in a file from command to command, and force-releases it at the end.
-func (s shell) passAround(ctx context.Context) error {
+func (s commandShell) passAround(ctx context.Context) error {
 	file := filepath.Join(s.dir, "lease")
 	for _, step := range []struct {
 		code int

@@ -65,7 +65,7 @@ func (w *world) checkHistory() {
 			w.noteFailure(P4, "%d updates of %s are lost", k.fenced.lost, k.name)
 		}
 	}
-	w.checkGhosts()
+	w.checkLeftoverLocks()
 }
 
 // checkTokens checks that all blocks of tokens are disjoint.
@@ -158,9 +158,9 @@ func (w *world) checkRecovery(k *key) {
 	}
 }
 
-// checkGhosts checks that every lock is gone a TTL after all workers have left, at once in a world without
+// checkLeftoverLocks checks that every lock is gone a TTL after all workers have left, at once in a world without
 // faults, and that no queue place outlives it.
-func (w *world) checkGhosts() {
+func (w *world) checkLeftoverLocks() {
 	if w.working > 0 {
 		return
 	}

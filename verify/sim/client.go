@@ -82,8 +82,8 @@ func (c *client) wakeClaim(node int, wake quorum.Wake, issued int64, step int) {
 	}
 }
 
-// noteHearing records whether wake-ups from a node arrive.
-func (c *client) noteHearing(node int, yes bool) {
+// noteWakeUps records whether wake-ups from a node arrive.
+func (c *client) noteWakeUps(node int, yes bool) {
 	before := c.heard
 	if yes {
 		c.heard |= quorum.Only(node)

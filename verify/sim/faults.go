@@ -252,7 +252,7 @@ func (w *world) forceLock(k *key) {
 			}
 			before := n.lockState(k).At(n.wallClock())
 			n.recordLapse(n.locks[k], before)
-			l, _, woken := before.Force(n.wallClock(), owner, n.floor, quorum.HandOver(w.maxTTL)/ms, quorum.Noted(w.maxTTL)/ms, n.hearsOwner)
+			l, _, woken := before.Force(n.wallClock(), owner, n.floor, quorum.HandOver(w.maxTTL)/ms, quorum.Noted(w.maxTTL)/ms, n.isListening)
 			if l.Owner != n.locks[k].Owner {
 				n.issued[k] = w.now
 			}

@@ -31,7 +31,7 @@ type link struct {
 	began    int64 // time when the connection was opened
 	heard    int64 // time of the last answer
 	away     []*request
-	fate     map[int]fate // fate of broken connections
+	fate     map[int]brokenRequests // fate of broken connections
 
 	watch  session.Watch
 	looks  int // generation under watch; 0: none
@@ -39,15 +39,15 @@ type link struct {
 	ledger session.Ledger[*key]
 }
 
-// fate is the fate of the requests on a broken connection.
-type fate struct {
+// brokenRequests is the fate of the requests on a broken connection.
+type brokenRequests struct {
 	at   int64 // time of their execution
 	most int   // number of requests that are executed
 }
 
 func (w *world) newLink(c *client, n *node) *link {
 	return &link{
-		w: w, c: c, n: n, gen: 1, up: n.admitNode(c), boot: n.boot, fate: make(map[int]fate),
+		w: w, c: c, n: n, gen: 1, up: n.admitNode(c), boot: n.boot, fate: make(map[int]brokenRequests),
 		redial: session.Redial{Min: minRedial, Max: max(min(maxRedial, 8*w.pause), 1)},
 	}
 }
@@ -68,7 +68,7 @@ func (l *link) messageDelay() int64 {
 func (l *link) sendRequest(r *request) {
 	switch {
 	case !l.up:
-		l.oweRelease(r)
+		l.keepRelease(r)
 		l.w.schedule(l.c, 0, func() { l.failRequest(r, true) })
 		return
 	case session.Skips(r.Kind, l.silentTime(), func() bool { return l.canSpare(r) }), l.sessionGate().Prepare(&r.Ask) != nil:
@@ -95,8 +95,8 @@ func (l *link) sendRequest(r *request) {
 	})
 }
 
-// carryReply delivers the reply to r.
-func (l *link) carryReply(gen int, r *request, rep reply) {
+// deliverReply delivers the reply to r.
+func (l *link) deliverReply(gen int, r *request, rep reply) {
 	l.deliverInOrder(gen, func() { l.answerRequest(r, rep) })
 }
 
@@ -207,8 +207,8 @@ func (l *link) failRequest(r *request, unsent bool) {
 	l.finishRequest(r, reply{Reply: quorum.Reply{Event: quorum.Event{Kind: quorum.Failed, Unsent: unsent}}})
 }
 
-// oweRelease keeps a release for the next connection.
-func (l *link) oweRelease(r *request) {
+// keepRelease keeps a release for the next connection.
+func (l *link) keepRelease(r *request) {
 	switch {
 	case r.debt != nil:
 		l.ledger.Return(*r.debt)
@@ -224,7 +224,7 @@ func (l *link) sever(nodeLives bool) {
 	}
 	l.up, l.above = false, false
 	l.redial.Ended(l.w.now - l.began)
-	f := fate{at: l.w.now + l.w.upTo([]int64{3 * l.w.ttl, 20 * l.w.pause}[l.w.rng.IntN(2)])}
+	f := brokenRequests{at: l.w.now + l.w.upTo([]int64{3 * l.w.ttl, 20 * l.w.pause}[l.w.rng.IntN(2)])}
 	if nodeLives {
 		f.most = l.sent - l.w.rng.IntN(len(l.away)+1)
 	}
@@ -233,12 +233,12 @@ func (l *link) sever(nodeLives bool) {
 	l.away = nil
 	l.w.schedule(l.c, 0, func() {
 		for _, r := range away {
-			l.oweRelease(r)
+			l.keepRelease(r)
 		}
 		for _, r := range away {
 			l.failRequest(r, false)
 		}
-		l.c.noteHearing(l.n.i, false)
+		l.c.noteWakeUps(l.n.i, false)
 	})
 	if nodeLives {
 		gen := l.gen
@@ -296,6 +296,6 @@ func (l *link) subscribeOnNode(gen, boot int) {
 		l.n.backlog = append(l.n.backlog, func() { l.subscribeOnNode(gen, boot) })
 	case gen == l.gen && l.up:
 		l.n.ears[l] = gen
-		l.deliverInOrder(gen, func() { l.c.noteHearing(l.n.i, true) })
+		l.deliverInOrder(gen, func() { l.c.noteWakeUps(l.n.i, true) })
 	}
 }

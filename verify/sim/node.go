@@ -79,7 +79,7 @@ func (n *node) receiveRequest(l *link, gen, boot int, r *request) {
 		n.w.logEvent("node %d executes the next one twice", n.i)
 		rep = n.executeScript(r)
 	}
-	l.carryReply(gen, r, rep)
+	l.deliverReply(gen, r, rep)
 }
 
 // executeScript runs a script, or the script without one of its rules.
@@ -90,7 +90,7 @@ func (n *node) executeScript(r *request) reply {
 	if n.w.cfg.Rules.SeedAtAnyTime {
 		ask.Clock = now // the clock check then always passes
 	}
-	l, rep, woken := n.bendLock(before, &ask).Answer(now, &ask, n.hearsOwner)
+	l, rep, woken := n.lockWithoutRule(before, &ask).Answer(now, &ask, n.isListening)
 	if ask.Kind == quorum.AskCommit {
 		if l.Owner = before.Owner; rep.Kind == quorum.Refused {
 			l.Token, l.Fence = before.Token, before.Fence
@@ -127,8 +127,8 @@ func (n *node) storeLock(k *key, l quorum.Lock) {
 	n.locks[k] = l
 }
 
-// bendLock returns the lock as a commit or a release sees it without one of its rules.
-func (n *node) bendLock(l quorum.Lock, ask *quorum.Ask) quorum.Lock {
+// lockWithoutRule returns the lock as a commit or a release sees it without one of its rules.
+func (n *node) lockWithoutRule(l quorum.Lock, ask *quorum.Ask) quorum.Lock {
 	if ask.Kind == quorum.AskCommit && n.w.cfg.Rules.CommitAnybody {
 		l.Owner = ask.Owner
 	}
@@ -141,7 +141,7 @@ func (n *node) bendLock(l quorum.Lock, ask *quorum.Ask) quorum.Lock {
 	return l
 }
 
-func (n *node) hearsOwner(owner string) bool {
+func (n *node) isListening(owner string) bool {
 	for l := range n.ears {
 		if l.c.name == clientOf(owner) {
 			return true

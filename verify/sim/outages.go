@@ -30,7 +30,7 @@ func RunOutages(seed uint64, rules Rules, log io.Writer) Report {
 		w.nodes = append(w.nodes, w.newNode(i))
 	}
 	w.keys = []*key{{name: "k"}}
-	w.newClient(0).startBesieged()
+	w.newClient(0).startOutageWorker()
 	rivals := 1 + w.rng.IntN(5)
 	for range rivals {
 		w.newClient(1)
@@ -43,8 +43,8 @@ func RunOutages(seed uint64, rules Rules, log io.Writer) Report {
 // forever is later than the end of a run.
 const forever = int64(1) << 60
 
-// startBesieged starts a worker that acquires the lock and keeps it through all outages.
-func (c *client) startBesieged() {
+// startOutageWorker starts a worker that acquires the lock and keeps it through all outages.
+func (c *client) startOutageWorker() {
 	w := c.w
 	wk := &worker{c: c, asked: w.now}
 	wk.keeps = func() {

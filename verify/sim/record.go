@@ -82,7 +82,7 @@ func (n *node) recordExecution(before, after quorum.Lock, s Step) int {
 	}
 	s.Node, s.Lock = n.i, after
 	for p := range before.Queue.Places {
-		if p.Owner != s.Owner && !n.hearsOwner(p.Owner) {
+		if p.Owner != s.Owner && !n.isListening(p.Owner) {
 			s.Deaf = append(s.Deaf, p.Owner)
 		}
 	}

@@ -34,14 +34,14 @@ const (
 // token.
 type cell struct{ until, token atomic.Int64 }
 
-// board is memory shared by the processes of an engine, in which holders record that they work. It outlives
+// sharedBoard is memory shared by the processes of an engine, in which holders record that they work. It outlives
 // killed processes, whose trust ends by itself.
-type board struct {
+type sharedBoard struct {
 	cells               *[cells]cell
 	overlaps, disorders atomic.Int64 // found by this process
 }
 
-func openBoard(path string) (*board, error) {
+func openBoard(path string) (*sharedBoard, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
@@ -55,12 +55,12 @@ func openBoard(path string) (*board, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mmap %s: %w", path, err)
 	}
-	return &board{cells: (*[cells]cell)(unsafe.Pointer(&memory[0]))}, nil
+	return &sharedBoard{cells: (*[cells]cell)(unsafe.Pointer(&memory[0]))}, nil
 }
 
 // enterCell records that the holder of a lease begins to work. It counts another holder at work, and a token
 // that has not risen. The holder calls leave before it releases the lease.
-func (b *board) enterCell(n int, l *holdfast.Lease) (leave func()) {
+func (b *sharedBoard) enterCell(n int, l *holdfast.Lease) (leave func()) {
 	c, now := &b.cells[n], monotonicTime()
 	until := now + int64(time.Until(l.Deadline()))
 	if l.Context().Err() != nil || until <= now {

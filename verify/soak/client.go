@@ -66,7 +66,7 @@ type state struct {
 type soaker struct {
 	*order
 	client *holdfast.Client
-	board  *board
+	board  *sharedBoard
 	short  time.Duration // minimal TTL of the engine
 
 	granted, handedOver, givenUp, failed, lost, fresh atomic.Int64
@@ -148,9 +148,9 @@ func (s *soaker) state() state {
 	return st
 }
 
-// others are the workers beside the relay. Each pauses between its turns.
-var others = []func(*soaker, context.Context){
-	(*soaker).takeNewName, (*soaker).takeNewName, (*soaker).takeCrowded, (*soaker).takeCrowded, (*soaker).takeCrowded, (*soaker).takeImpatiently,
+// otherWorkers are the workers beside the relay. Each pauses between its turns.
+var otherWorkers = []func(*soaker, context.Context){
+	(*soaker).takeNewName, (*soaker).takeNewName, (*soaker).takeCrowded, (*soaker).takeCrowded, (*soaker).takeCrowded, (*soaker).giveUpSoon,
 	(*soaker).takePlace, (*soaker).takePlace, (*soaker).takeAsReader, (*soaker).takeAsReader, (*soaker).takeSeveral, (*soaker).leadBriefly,
 }
 
@@ -163,7 +163,7 @@ func (s *soaker) startWorkers(ctx context.Context, workers *sync.WaitGroup) {
 			}
 		})
 	}
-	for _, turn := range others {
+	for _, turn := range otherWorkers {
 		workers.Go(func() {
 			for ctx.Err() == nil {
 				sleepFor(ctx, rand.N(2*s.Pause))
@@ -279,8 +279,8 @@ func (s *soaker) takeNewName(ctx context.Context) {
 	s.granted.Add(1)
 }
 
-// takeImpatiently gives up soon.
-func (s *soaker) takeImpatiently(ctx context.Context) {
+// giveUpSoon gives up soon.
+func (s *soaker) giveUpSoon(ctx context.Context) {
 	wait, cancel := context.WithTimeout(ctx, rand.N(50*time.Millisecond))
 	defer cancel()
 	l, err := s.client.Acquire(wait, "relay/0", &holdfast.AcquireOptions{TTL: ttl})

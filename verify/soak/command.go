@@ -24,9 +24,9 @@ import (
 // chainPause is the pause between two short runs of the command.
 const chainPause = 10 * time.Second
 
-// beside runs the command beside the clients of an engine: one permanent run with its guard, short runs one
+// commandRun runs the command beside the clients of an engine: one permanent run with its guard, short runs one
 // after another, and a console with a browser.
-type beside struct {
+type commandRun struct {
 	dir            string // folder of the program
 	url            string // URL of the locks
 	logs           io.Writer
@@ -41,8 +41,8 @@ type beside struct {
 }
 
 // startBeside waits until the console serves. After an error it leaves nothing behind.
-func startBeside(ctx context.Context, url string, logs io.Writer) (_ *beside, err error) {
-	b := &beside{url: url, logs: logs}
+func startBeside(ctx context.Context, url string, logs io.Writer) (_ *commandRun, err error) {
+	b := &commandRun{url: url, logs: logs}
 	ctx, b.cancel = context.WithCancel(ctx)
 	defer func() {
 		if err != nil {
@@ -69,7 +69,7 @@ func startBeside(ctx context.Context, url string, logs io.Writer) (_ *beside, er
 	return b, nil
 }
 
-func (b *beside) newCommand(args ...string) *exec.Cmd {
+func (b *commandRun) newCommand(args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(b.dir, "holdfast"), args...)
 	cmd.Env = append(os.Environ(), "HOLDFAST_BACKEND="+b.url)
 	cmd.Stderr = b.logs
@@ -78,14 +78,14 @@ func (b *beside) newCommand(args ...string) *exec.Cmd {
 }
 
 // startHolder starts the permanent run. Its default TTL of 30 s tolerates a busy machine.
-func (b *beside) startHolder() (err error) {
+func (b *commandRun) startHolder() (err error) {
 	b.guard = b.newCommand("run", "command/guard", "--", "sleep", "infinity")
 	b.guardOver, err = child.Start(b.guard, syscall.SIGTERM)
 	return err
 }
 
 // startConsole starts the console and reads its address.
-func (b *beside) startConsole() error {
+func (b *commandRun) startConsole() error {
 	b.console = b.newCommand("console", "--listen", "127.0.0.1:0")
 	out, in, err := os.Pipe()
 	if err != nil {
@@ -115,7 +115,7 @@ func (b *beside) startConsole() error {
 }
 
 // watchConsole reads the console like a browser that stays open.
-func (b *beside) watchConsole(ctx context.Context) error {
+func (b *commandRun) watchConsole(ctx context.Context) error {
 	body, err := b.getPage(ctx, "/events")
 	if err != nil {
 		return err
@@ -125,7 +125,7 @@ func (b *beside) watchConsole(ctx context.Context) error {
 	return nil
 }
 
-func (b *beside) getPage(ctx context.Context, path string) (io.ReadCloser, error) {
+func (b *commandRun) getPage(ctx context.Context, path string) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, b.page+path, nil)
 	if err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func (b *beside) getPage(ctx context.Context, path string) (io.ReadCloser, error
 }
 
 // runChain runs the command repeatedly.
-func (b *beside) runChain(ctx context.Context) {
+func (b *commandRun) runChain(ctx context.Context) {
 	for {
 		if sleepFor(ctx, chainPause); ctx.Err() != nil {
 			return
@@ -156,7 +156,7 @@ func (b *beside) runChain(ctx context.Context) {
 }
 
 // readConsole reads the console like a browser that visits briefly.
-func (b *beside) readConsole(ctx context.Context, figures map[string]float64) error {
+func (b *commandRun) readConsole(ctx context.Context, figures map[string]float64) error {
 	select {
 	case <-b.guardOver: // report its end once, and start another
 		return errors.Join(fmt.Errorf("the run with the guard has ended: %v", b.guard.ProcessState), b.startHolder())
@@ -178,7 +178,7 @@ func (b *beside) readConsole(ctx context.Context, figures map[string]float64) er
 	return nil
 }
 
-func (b *beside) stop() error {
+func (b *commandRun) stop() error {
 	b.cancel()
 	for _, p := range []struct {
 		cmd  *exec.Cmd

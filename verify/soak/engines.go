@@ -76,8 +76,8 @@ func killInTurn[S interface {
 // durable configures a Redis server that loses nothing in an orderly restart.
 var durable = redisproc.Options{AppendOnly: "everysec"}
 
-// multi shortens the quarantine of nodes, which would otherwise take a minute.
-const multi = "?maxttl=10s&down=allow"
+// shortQuarantine shortens the quarantine of nodes, which would otherwise take a minute.
+const shortQuarantine = "?maxttl=10s&down=allow"
 
 func startRedis(ctx context.Context) (*service, error) {
 	s, err := redisproc.Start(ctx, &durable)
@@ -96,7 +96,7 @@ func startRedlock(ctx context.Context) (*service, error) {
 		}
 		all = append(all, s)
 	}
-	return overRedis("redlock://"+strings.Join(addrsOf(all), ",")+multi, all), nil
+	return overRedis("redlock://"+strings.Join(addrsOf(all), ",")+shortQuarantine, all), nil
 }
 
 func startCluster(ctx context.Context) (*service, error) {
@@ -104,7 +104,7 @@ func startCluster(ctx context.Context) (*service, error) {
 	if err != nil {
 		return nil, err
 	}
-	sv := overRedis("redis+cluster://"+strings.Join(addrsOf(c.Servers), ",")+multi, c.Servers)
+	sv := overRedis("redis+cluster://"+strings.Join(addrsOf(c.Servers), ",")+shortQuarantine, c.Servers)
 	restart := sv.fault
 	sv.fault = func(ctx context.Context, n int) error {
 		if err := restart(ctx, n); err != nil {
@@ -124,7 +124,7 @@ func startSentinel(ctx context.Context) (*service, error) {
 	if err != nil {
 		return nil, err
 	}
-	sv := overRedis("redis+sentinel://"+strings.Join(g.Addrs(), ",")+"/"+redisproc.GroupName+multi, g.Servers)
+	sv := overRedis("redis+sentinel://"+strings.Join(g.Addrs(), ",")+"/"+redisproc.GroupName+shortQuarantine, g.Servers)
 	sv.fault = func(ctx context.Context, _ int) error { // a replica takes over
 		return errors.Join(g.Settled(ctx, 2), g.Switch(ctx), g.Settled(ctx, 2))
 	}

@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// settled is the shortest run whose curves are judged: caches are full by then, and each server has been
+// minJudgedTime is the shortest run whose curves are judged: caches are full by then, and each server has been
 // restarted.
-const settled = 20 * time.Minute
+const minJudgedTime = 20 * time.Minute
 
 // standstill bounds the time without a grant.
 const standstill = 2 * time.Minute
@@ -53,7 +53,7 @@ func newReport(all []*watched) *Report {
 		}
 		r.Engines = append(r.Engines, e)
 	}
-	r.Judged = r.Hours >= settled.Hours()
+	r.Judged = r.Hours >= minJudgedTime.Hours()
 	for _, e := range r.Engines {
 		e.judgeCurves(r.Judged)
 	}
@@ -117,7 +117,7 @@ func (r *Report) Text() string {
 		e.writeText(&b, r.Judged)
 	}
 	if !r.Judged {
-		fmt.Fprintf(&b, "\nCurves are judged from %v on: this run says nothing of leaks.\n", settled)
+		fmt.Fprintf(&b, "\nCurves are judged from %v on: this run says nothing of leaks.\n", minJudgedTime)
 	}
 	fmt.Fprintf(&b, "\n%.2f hours, each figure a median of a fifth of that: the second, the third and the last.\n", r.Hours)
 	for _, e := range r.Engines {

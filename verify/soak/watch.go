@@ -48,7 +48,7 @@ type watched struct {
 	plan    *plan
 	engine  engine
 	service *service
-	beside  *beside // nil: none
+	beside  *commandRun // nil: none
 	order   order
 	stays   *process // lives through the run
 	falls   *process // is killed repeatedly
@@ -85,7 +85,7 @@ func (p *plan) startEngine(ctx context.Context, n int) (_ *watched, err error) {
 	}
 	w.order = order{URL: w.service.url, Board: filepath.Join(p.out, w.engine.name+".board")}
 	w.order.Hot, w.order.Beat = relayShape(handovers)
-	w.order.Pause = time.Duration(2 * float64(len(others)) / (p.rate / 2) * float64(time.Second))
+	w.order.Pause = time.Duration(2 * float64(len(otherWorkers)) / (p.rate / 2) * float64(time.Second))
 	if err := os.RemoveAll(w.order.Board); err != nil {
 		return nil, err
 	}

@@ -162,19 +162,19 @@ func (b *Bell) Ring(id, message string) (dead bool) {
 	return true
 }
 
-// found is an open descriptor of a socket in the folder, whatever its name leads to later.
-type found int
+// openSocketPath has an open descriptor of a socket in the folder, whatever its name leads to later.
+type openSocketPath int
 
-func (f found) close() { syscall.Close(int(f)) }
+func (f openSocketPath) close() { syscall.Close(int(f)) }
 
-func (f found) address() syscall.Sockaddr {
+func (f openSocketPath) address() syscall.Sockaddr {
 	return &syscall.SockaddrUnix{Name: "/proc/self/fd/" + strconv.Itoa(int(f))}
 }
 
 var errForeign = errors.New("it is not a socket of this file's users")
 
 // findSocket returns the socket with that name, if it belongs to a user who may write to the file.
-func (b *Bell) findSocket(name string) (found, error) {
+func (b *Bell) findSocket(name string) (openSocketPath, error) {
 	var own, s syscall.Stat_t
 	if err := syscall.Stat(b.file, &own); err != nil {
 		return 0, err
@@ -190,7 +190,7 @@ func (b *Bell) findSocket(name string) (found, error) {
 		syscall.Close(fd)
 		return 0, err
 	}
-	return found(fd), nil
+	return openSocketPath(fd), nil
 }
 
 // isTrusted reports whether s is a socket of this user, or of a user who may write to the file.

@@ -120,7 +120,7 @@ func oneLine(err error) string {
 	return strings.TrimPrefix(strings.Join(lines, " "), "holdfast: ")
 }
 
-const about = `Holdfast runs commands under a lock that several machines share, and looks
+const longDescription = `Holdfast runs commands under a lock that several machines share, and looks
 after such locks. The backend, where they are kept, is given by a URL:
 
   redis://localhost:6379        one Redis or Valkey; rediss:// speaks TLS
@@ -208,7 +208,7 @@ func (a *app) rootCommand() *cobra.Command {
 
 		Use:           "holdfast",
 		Short:         "Run commands under a lock that several machines share",
-		Long:          about,
+		Long:          longDescription,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -232,7 +232,7 @@ func (a *app) rootCommand() *cobra.Command {
 	root.SetIn(a.io.In)
 	root.SetOut(a.io.Out)
 	root.SetErr(a.io.Err)
-	useOwnWords(root)
+	replaceTexts(root)
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	f := root.PersistentFlags()
 	f.SortFlags = false
@@ -253,8 +253,8 @@ func (a *app) rootCommand() *cobra.Command {
 	return root
 }
 
-// useOwnWords replaces cobra's texts for flag errors and usage.
-func useOwnWords(root *cobra.Command) {
+// replaceTexts replaces cobra's texts for flag errors and usage.
+func replaceTexts(root *cobra.Command) {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 			f := bad.GetFlag()

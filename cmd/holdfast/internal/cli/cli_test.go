@@ -238,7 +238,7 @@ func TestSecretsStayOutOfErrors(t *testing.T) {
 
 func TestWaitAndNoWait(t *testing.T) {
 	t.Parallel()
-	ten := patience{optional{duration: duration(10 * time.Second), set: true}}
+	ten := patience{optionalDuration{duration: duration(10 * time.Second), set: true}}
 	for _, row := range []struct {
 		name        string
 		wait        patience
@@ -248,7 +248,7 @@ func TestWaitAndNoWait(t *testing.T) {
 	}{
 		{"ForEver", patience{}, false, "", false, false},
 		{"NoWait", patience{}, true, "no-wait", true, false},
-		{"ZeroIsNoWait", patience{optional{set: true}}, false, "wait", true, false},
+		{"ZeroIsNoWait", patience{optionalDuration{set: true}}, false, "wait", true, false},
 		{"Wait", ten, false, "wait", false, false},
 		{"Contradiction", ten, true, "wait no-wait", false, true},
 		{"BothByVariables", ten, true, "", true, false},
@@ -353,11 +353,11 @@ func TestHandedOnLeaseIsRecognised(t *testing.T) {
 		{ticket{Token: 66, Owner: "client.1"}, false},
 		{ticket{Token: 64, Owner: "other.1"}, false},
 	} {
-		if got := row.ticket.isIn(st); got != row.want {
+		if got := row.ticket.matchesStatus(st); got != row.want {
 			t.Errorf("%+v stands: %v, want %v", row.ticket, got, row.want)
 		}
 	}
-	if (ticket{Token: 64}).isIn(holdfast.Status{Token: 64}) {
+	if (ticket{Token: 64}).matchesStatus(holdfast.Status{Token: 64}) {
 		t.Error("a lock that nobody holds stands")
 	}
 }

@@ -114,8 +114,8 @@ func (a *app) fileOfBackend() string {
 	return cmp.Or(a.backendFile, a.from["backend"][:at])
 }
 
-// urgency is the order in which findings are shown.
-var urgency = []driver.Verdict{driver.VerdictFault, driver.VerdictWarning, driver.VerdictSkipped, driver.VerdictOK}
+// verdictOrder is the order in which findings are shown.
+var verdictOrder = []driver.Verdict{driver.VerdictFault, driver.VerdictWarning, driver.VerdictSkipped, driver.VerdictOK}
 
 // findingRows returns the findings for which shown is true, the worst first. Nodes with the same finding share
 // a row.
@@ -135,7 +135,7 @@ func findingRows(findings []holdfast.Finding, shown func(holdfast.Finding) bool)
 		nodes[key] = append(nodes[key], f.Node)
 	}
 	slices.SortStableFunc(unlike, func(a, b holdfast.Finding) int {
-		return cmp.Compare(slices.Index(urgency, a.Verdict), slices.Index(urgency, b.Verdict))
+		return cmp.Compare(slices.Index(verdictOrder, a.Verdict), slices.Index(verdictOrder, b.Verdict))
 	})
 	rows := [][]string{{"VERDICT", "CHECK", "NODE", "FINDING"}}
 	for _, f := range unlike {

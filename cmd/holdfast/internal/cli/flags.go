@@ -69,20 +69,20 @@ func (d *span) Set(s string) error {
 	return nil
 }
 
-// optional is a duration for which 0 differs from unset.
-type optional struct {
+// optionalDuration is a duration for which 0 differs from unset.
+type optionalDuration struct {
 	duration
 	set bool
 }
 
 // Set implements pflag.Value.
-func (o *optional) Set(s string) error {
+func (o *optionalDuration) Set(s string) error {
 	o.set = true
 	return o.duration.Set(s)
 }
 
 // patience is the value of --wait: unset means without limit, 0 not at all.
-type patience struct{ optional }
+type patience struct{ optionalDuration }
 
 // isNone reports whether the command does not wait. If the command line sets both flags, isNone rejects them;
 // in variables or lines of a file, --no-wait wins.

@@ -89,7 +89,7 @@ func (a *app) forceRelease(ctx context.Context, client *holdfast.Client, name st
 	if record.Warning != "" {
 		a.log.Error("warning: " + oneLine(errors.New(record.Warning))) // also with -q
 	}
-	if !st.Kept && !a.hearsForce(name) {
+	if !st.Kept && !a.notifiesForce(name) {
 		a.log.Warn(fmt.Sprintf("this backend cannot notify the holder: it stops at its next renewal, within %s, and may go on until then",
 			view.Short(st.Remaining)))
 	}

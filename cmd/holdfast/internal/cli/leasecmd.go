@@ -213,7 +213,7 @@ func (a *app) protectFile(ctx context.Context, client *holdfast.Client, file str
 	if text, err := report.ReadFile(file); err != nil || json.Unmarshal(text, &t) != nil || t.Name == "" {
 		return nil // the file has no lease
 	}
-	if st, err := client.Inspect(ctx, t.Name); err == nil && t.isIn(st) {
+	if st, err := client.Inspect(ctx, t.Name); err == nil && t.matchesStatus(st) {
 		return exitcode.Usagef("--file %s has a lease of %q that still has the lock; release it first, or name another file", file, t.Name)
 	}
 	return nil
@@ -412,7 +412,7 @@ func (a *app) checkTicket(ctx context.Context, client *holdfast.Client, t ticket
 	if err != nil {
 		return err
 	}
-	held := t.isIn(st)
+	held := t.matchesStatus(st)
 	if !held {
 		a.code = exitcode.No
 	}
@@ -445,10 +445,10 @@ func (t ticket) grant() (owner string, first holdfast.Token) {
 	return owner, holdfast.Token(token)
 }
 
-// isIn reports whether st describes the lease of t. With the same owner, most nodes may have a later token,
+// matchesStatus reports whether st describes the lease of t. With the same owner, most nodes may have a later token,
 // which they gave it after the grant. The token of a reader belongs to the name, and its place has another
 // token.
-func (t ticket) isIn(st holdfast.Status) bool {
+func (t ticket) matchesStatus(st holdfast.Status) bool {
 	owner, first := t.grant()
 	if owner != "" && owner == st.Owner && strings.HasPrefix(st.Holder.Note, "reader of ") {
 		return st.Held

@@ -41,7 +41,7 @@ type runFlags struct {
 	busy, lost              code
 	unavailable, scope      choice
 	ttl, renew, margin      span
-	killAfter               optional
+	killAfter               optionalDuration
 	holdAtLeast, maxRuntime duration
 	onLost                  run.Policy
 	command                 string

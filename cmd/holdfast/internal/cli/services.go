@@ -18,8 +18,8 @@ import (
 	_ "github.com/holdfast-go/holdfast/zookeeper"
 )
 
-// hearsForce reports whether the holder of key is notified of a force-release at once. It sends no request.
-func (a *app) hearsForce(key string) bool {
+// notifiesForce reports whether the backend notifies the holder of key of a force-release at once. It sends no request.
+func (a *app) notifiesForce(key string) bool {
 	drv, err := a.offlineDriver()
 	if err != nil {
 		return true // the backend was opened before without an error
@@ -33,7 +33,7 @@ func (a *app) hearsForce(key string) bool {
 	all, _ := driverkit.Sets(a.backend) // parsed above without an error
 	for _, s := range all {
 		if s.Name == spread.Home(key) {
-			return (&app{backend: s.URLs}).hearsForce(key)
+			return (&app{backend: s.URLs}).notifiesForce(key)
 		}
 	}
 	return true

@@ -23,9 +23,9 @@ import (
 // systemConfig is the config file of all users.
 const systemConfig = "/etc/holdfast/config"
 
-// rivals are flags that exclude each other: if a source sets one of them, it overrides the other one of later
+// exclusiveFlags are flags that exclude each other: if a source sets one of them, it overrides the other one of later
 // sources.
-var rivals = map[string]string{
+var exclusiveFlags = map[string]string{
 	"wait": "no-wait", "no-wait": "wait", "guard": "no-guard", "no-guard": "guard", "backend": "backend-file", "backend-file": "backend",
 }
 
@@ -197,7 +197,7 @@ func (a *app) applySources(root *cobra.Command, flags *pflag.FlagSet) error {
 		before := maps.Clone(a.from)
 		flags.VisitAll(func(f *pflag.Flag) {
 			text, where := look(f.Name)
-			if err != nil || text == "" || before[f.Name] != "" || before[rivals[f.Name]] != "" || !hasFlag(root, f.Name) {
+			if err != nil || text == "" || before[f.Name] != "" || before[exclusiveFlags[f.Name]] != "" || !hasFlag(root, f.Name) {
 				return
 			}
 			a.from[f.Name] = where

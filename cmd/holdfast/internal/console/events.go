@@ -16,17 +16,17 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// wish selects the locks that a page shows, and their order.
-type wish struct {
+// selection selects the locks that a page shows, and their order.
+type selection struct {
 	filter string
 	sort   live.Sort
 	page   int    // from 0
 	lock   string // lock to show in detail; "": none
 }
 
-func wishOf(r *http.Request) (wish, error) {
+func parseSelection(r *http.Request) (selection, error) {
 	q := r.URL.Query()
-	w := wish{filter: q.Get("filter"), sort: live.Sort(q.Get("sort")), lock: q.Get("lock")}
+	w := selection{filter: q.Get("filter"), sort: live.Sort(q.Get("sort")), lock: q.Get("lock")}
 	if w.sort == "" {
 		w.sort = live.ByState
 	}
@@ -115,7 +115,7 @@ type (
 
 // serveEvents streams what a page wants to see until the page or the console closes.
 func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
-	want, err := wishOf(r)
+	want, err := parseSelection(r)
 	if err != nil {
 		writeError(w, http.StatusBadRequest, "%v", err)
 		return
@@ -150,7 +150,7 @@ func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
 }
 
 // scene returns the data of a page now.
-func (s *Server) scene(ctx context.Context, want wish) scene {
+func (s *Server) scene(ctx context.Context, want selection) scene {
 	p := s.opts.Source.Picture()
 	text, level := p.Headline()
 	rows := p.Select(want.filter, want.sort)

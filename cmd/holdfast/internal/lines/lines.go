@@ -15,7 +15,7 @@ import (
 // New returns a log that writes to w, from level on, in the format text or json.
 func New(w io.Writer, format string, level slog.Level) *slog.Logger {
 	if format == "json" {
-		return slog.New(slog.NewJSONHandler(escaping{w}, &slog.HandlerOptions{Level: level, ReplaceAttr: something}))
+		return slog.New(slog.NewJSONHandler(escaping{w}, &slog.HandlerOptions{Level: level, ReplaceAttr: formatAttr}))
 	}
 	return slog.New(&handler{w: w, level: level, mu: new(sync.Mutex)})
 }
@@ -61,9 +61,9 @@ func (h *handler) WithAttrs([]slog.Attr) slog.Handler { return h }
 // WithGroup implements slog.Handler. Groups are not used.
 func (h *handler) WithGroup(string) slog.Handler { return h }
 
-// something drops empty attributes, such as the cause of a healthy node, and formats durations with their
+// formatAttr drops empty attributes, such as the cause of a healthy node, and formats durations with their
 // unit.
-func something(_ []string, a slog.Attr) slog.Attr {
+func formatAttr(_ []string, a slog.Attr) slog.Attr {
 	switch {
 	case a.Value.Any() == nil:
 		return slog.Attr{}

@@ -66,13 +66,13 @@ type Source struct {
 	whole   time.Time            // end of the last complete read without an error
 	took    time.Duration
 	hidden  int
-	seconds [rateOver + 1]second
+	seconds [rateOver + 1]secondCount
 	last    *Picture
 	viewed  time.Time // time of the last request for a Picture
 }
 
-// second counts the hand-overs that were seen in one second.
-type second struct{ unix, count int64 }
+// secondCount counts the hand-overs that were seen in one second.
+type secondCount struct{ unix, count int64 }
 
 // New returns a source that has read nothing yet: see Run.
 func New(b Backend, opts *Options) *Source {
@@ -244,7 +244,7 @@ func (s *Source) noteStatus(st holdfast.Status) bool {
 func (s *Source) countHandOver(now time.Time) {
 	at := &s.seconds[now.Unix()%int64(len(s.seconds))]
 	if at.unix != now.Unix() {
-		*at = second{unix: now.Unix()}
+		*at = secondCount{unix: now.Unix()}
 	}
 	at.count++
 }

@@ -52,17 +52,17 @@ func (m *model) screenText() string {
 	default:
 		body = m.listLines()
 	}
-	lines := append(m.head(), body...)
+	lines := append(m.overview(), body...)
 	lines = append(lines, make([]string, max(m.height-footLines-len(lines), 0))...)
-	lines = append(lines[:m.height-footLines], m.foot())
+	lines = append(lines[:m.height-footLines], m.footer())
 	for i := range lines {
 		lines[i] = truncate(lines[i], m.width)
 	}
 	return strings.Join(lines, "\n")
 }
 
-// head returns the overview: headLines lines, the last of which is the header of a list.
-func (m *model) head() []string {
+// overview returns the lines above the list: headLines lines, the last of which is the header of a list.
+func (m *model) overview() []string {
 	p := m.picture
 	text, level := p.Headline()
 	first := bold("holdfast top")
@@ -96,7 +96,7 @@ func (m *model) freshness() string {
 	return "all seen " + view.Short(m.picture.Taken.Sub(m.picture.Whole).Round(time.Second)) + " ago"
 }
 
-func (m *model) foot() string {
+func (m *model) footer() string {
 	switch {
 	case m.mode == filtering:
 		return "filter: " + view.Printable(m.typed) + "█  enter keeps it, esc shows all"

@@ -292,14 +292,14 @@ func (m *model) typingKey(k tea.KeyPressMsg) tea.Cmd {
 	return nil
 }
 
-// maxTyped bounds the typed text: the name of a lock is shorter.
-const maxTyped = 1024
+// maxInput bounds the typed text: the name of a lock is shorter.
+const maxInput = 1024
 
 func (m *model) editText(change func(string) string) {
 	if m.mode != filtering && m.mode != reasoning && m.mode != naming {
 		return
 	}
-	if text := change(m.typed); len(text) <= maxTyped {
+	if text := change(m.typed); len(text) <= maxInput {
 		m.typed = strings.TrimRight(text, "\r\n")
 	}
 	if m.mode == filtering {

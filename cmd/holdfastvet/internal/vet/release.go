@@ -40,7 +40,7 @@ func checkRelease(pass *analysis.Pass) (any, error) {
 	in := pass.ResultOf[inspect.Analyzer].(*inspector.Inspector)
 	graphs := pass.ResultOf[ctrlflow.Analyzer].(*ctrlflow.CFGs)
 	eachFunction(pass, in, func(node ast.Node, body *ast.BlockStmt) {
-		for _, a := range findAcquisitions(pass, body, acquiresOrGives) {
+		for _, a := range findAcquisitions(pass, body, returnsLeaseToCaller) {
 			a.checkPaths(pass, graphs, node)
 		}
 	})
@@ -95,8 +95,8 @@ func acquiresLease(pass *analysis.Pass, call *ast.CallExpr) bool {
 	return f != nil && returnsLease(f) && slices.Contains([]string{"Acquire", "TryAcquire", "Adopt", "AcquireAll", "TryAcquireAll"}, f.Name())
 }
 
-// acquiresOrGives reports whether a call returns a lease that the caller must release.
-func acquiresOrGives(pass *analysis.Pass, call *ast.CallExpr) bool {
+// returnsLeaseToCaller reports whether a call returns a lease that the caller must release.
+func returnsLeaseToCaller(pass *analysis.Pass, call *ast.CallExpr) bool {
 	f := calledFunc(pass.TypesInfo, call)
 	return f != nil && (acquiresLease(pass, call) || pass.ImportObjectFact(f.Origin(), new(gives))) && !endsByItself(pass.TypesInfo, call)
 }
@@ -147,7 +147,7 @@ func findGivers(pass *analysis.Pass) {
 
 func givesLease(pass *analysis.Pass, body *ast.BlockStmt) (found bool) {
 	fresh := make(map[*types.Var]bool)
-	for _, a := range findAcquisitions(pass, body, acquiresOrGives) {
+	for _, a := range findAcquisitions(pass, body, returnsLeaseToCaller) {
 		if a.lease != nil {
 			fresh[a.lease] = onlyReturned(pass.TypesInfo, body, a.lease)
 		}
@@ -161,7 +161,7 @@ func givesLease(pass *analysis.Pass, body *ast.BlockStmt) (found bool) {
 				return true
 			}
 			call, ok := ast.Unparen(n.Results[0]).(*ast.CallExpr)
-			found = found || ok && acquiresOrGives(pass, call) || fresh[variableOf(pass.TypesInfo, n.Results[0])]
+			found = found || ok && returnsLeaseToCaller(pass, call) || fresh[variableOf(pass.TypesInfo, n.Results[0])]
 		}
 		return true
 	})
@@ -303,7 +303,7 @@ func (w *walk) followBlock(block *cfg.Block, nodes []ast.Node, known bool) ast.N
 	info := w.pass.TypesInfo
 	for _, node := range nodes {
 		switch {
-		case endsLease(info, node, w.lease) || known && w.veilsError(node):
+		case endsLease(info, node, w.lease) || known && w.hidesError(node):
 			return nil
 		case node == w.stmt || assignsVar(info, node, w.lease):
 			return node
@@ -326,9 +326,9 @@ func (w *walk) followBlock(block *cfg.Block, nodes []ast.Node, known bool) ast.N
 	return nil
 }
 
-// veilsError reports whether node decides by the error in a way that the walk does not follow: in a switch over the error, or by another
+// hidesError reports whether node decides by the error in a way that the walk does not follow: in a switch over the error, or by another
 // variable.
-func (w *walk) veilsError(node ast.Node) bool {
+func (w *walk) hidesError(node ast.Node) bool {
 	info := w.pass.TypesInfo
 	switch node := node.(type) {
 	case *ast.Ident:
