@@ -69,10 +69,12 @@ func (j *juteWriter) int32(v int32) *juteWriter {
 	j.b = binary.BigEndian.AppendUint32(j.b, uint32(v))
 	return j
 }
+
 func (j *juteWriter) int64(v int64) *juteWriter {
 	j.b = binary.BigEndian.AppendUint64(j.b, uint64(v))
 	return j
 }
+
 func (j *juteWriter) text(v string) *juteWriter {
 	j.int32(int32(len(v)))
 	j.b = append(j.b, v...)
