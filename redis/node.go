@@ -67,7 +67,8 @@ type node struct {
 	ledger  session.Ledger[engine.Lock]
 }
 
-// credentialsAside returns fn, which is the program's, with the time that its context has; nil for nil.
+// credentialsAside returns a function that calls fn, a hook of the program, but waits for it no longer than its
+// context lasts. It returns nil for nil.
 func credentialsAside(fn func(context.Context, string) (user, password string, err error)) func(context.Context, string) (string, string, error) {
 	if fn == nil {
 		return nil

@@ -69,9 +69,10 @@ func (w *Wait) Compete(caller context.Context, c *Calls, once bool, try func(con
 	}
 }
 
-// TakeTurn calls ask for a claim of req, in its turn in l. If ask finds something ahead of the claim, TakeTurn then waits for the
-// end of that, without a turn. It returns nil when nothing is ahead. A claim on which others wait, or which expires, is urgent. A
-// request with NoWait waits for its turn no longer than for an answer.
+// TakeTurn calls ask for a claim of req, in its turn in l. If ask returns a claim or holder that is ahead, TakeTurn
+// gives up the turn and calls await, which waits for the end of the one ahead. TakeTurn returns nil when nothing is
+// ahead. A claim is urgent if others wait for it, or if it can expire. A request with NoWait waits for its turn no
+// longer than for an answer.
 func TakeTurn[T any](ctx context.Context, l *Lane, req driver.Request, urgent bool,
 	ask func(context.Context) (ahead *T, err error), await func(context.Context, *T) error,
 ) error {

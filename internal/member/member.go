@@ -1,14 +1,15 @@
-// Package member decides whether a node may vote, from the view of one client. It is pure: no I/O, no clock, no goroutine. The
-// gate of package redis passes it observations of a node and carries out the verdict; the model checker (verify/model) does the
-// same in every order of faults.
+// Package member decides whether a node may vote, from the view of one client. It is pure: no I/O, no clock, no
+// goroutine. The gate of package redis passes it observations of a node and executes the verdict. The model
+// checker (verify/model) does the same in every order of faults.
 //
-// A node may be one server, the master that Sentinels name, the master among replicas, or a shard of a Redis Cluster. Here the last
-// three are one case, a node that fails over (Rules.FailsOver). Package place of redis finds the present server of the node: its
-// master.go asks the Sentinels and the replicas, its shard.go asks a master of a Cluster for its id. The head of redis/gate.go
-// lists all conditions of a vote.
+// A node may be one server, the master that Sentinels name, the master among replicas, or a shard of a Redis
+// Cluster. In this package the last three are one case, a node that fails over (Rules.FailsOver). Package place
+// of redis finds the current server of the node: its master.go asks the Sentinels and the replicas, and its
+// shard.go asks a master of a Cluster for its id. The head of redis/gate.go lists all conditions of a vote.
 //
-// It does not promise more than a node shows. Data that are put back together with the marker of the present run pass, and so does
-// a durable node that has lost data all the same (docs/protocol.md, Who may vote).
+// The package can only judge by the state that a node shows. It does not detect restored data that contain the
+// marker of the current run, nor lost data on a node that is configured to be durable
+// (docs/protocol.md, Who may vote).
 //
 // A node that has forgotten its grants must not vote before all those leases are over
 // (the Redlock page, "Performance, crash recovery and fsync"). Neither its configuration
@@ -24,10 +25,11 @@
 //	    │                                                                          ▲
 //	    └────────── admitted in a run that was durable, and durable now ───────────┘
 //
-// The quarantine is over when one client has seen the marker for that long by its own monotonic clock. Clients that live
-// shorter have only wall clocks, and setting a clock may affect both the client and the node, if they run on one machine. No
-// rule over stored times can tell that from time that has passed. So wall clocks need two such periods in a row, and the
-// start of the second one is in the marker too: setting the clocks once spoils only one of them.
+// The quarantine is over when one client has seen the marker for that long by its own monotonic clock. Clients
+// that do not run that long can use only wall clocks. If client and node run on one machine, setting its clock
+// changes both wall clocks, and no rule over stored times can distinguish this from time that has passed. So by
+// wall clocks the quarantine takes two such periods in a row, and the marker also records the start of the second
+// one: setting the clocks once invalidates only one of the periods.
 //
 // Which node votes in a new run:
 //
