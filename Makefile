@@ -1,4 +1,4 @@
-# Version control stamps are not wanted in throw-away builds, and git may refuse a checkout of another user.
+# Test builds need no version control stamp, and git may reject a checkout of another user.
 export GOFLAGS := $(GOFLAGS) -buildvcs=false
 
 FUZZTIME ?= 10s
@@ -29,24 +29,24 @@ deps: ## Install the Debian packages the tests need (root), or say which command
 PROJECT = github.com/holdfast-go/holdfast
 # This pattern means the packages of every module in go.work.
 EVERYTHING = $(PROJECT)/...
-# Only make nightly builds these: they need clients of other libraries, a browser, Kubernetes' types, or processes under faults for minutes.
+# Only make nightly runs these: they need clients of other libraries, a browser, Kubernetes' types, or minutes of faults.
 NIGHTLY = verify/(bench|chaos|console|interop|examples/(goredis|gormdb|rueidis|sqlxdb))|tools/recipes
 PACKAGES = $$(go list $(EVERYTHING) | grep -vE '^$(PROJECT)/($(NIGHTLY))(/|$$)')
-# What takes longest begins first.
+# The slowest packages begin first.
 SLOWEST = $(addprefix $(PROJECT)/,redis sqllock cmd/holdfast etcd zookeeper postgres verify/sim verify/model)
 GOTESTSUM = go tool gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped --
 
-# Most tests wait, for servers and for TTLs. So twice as many packages run at once as there are processors.
+# Most tests wait for servers and TTLs. So twice as many packages run at once as the machine has processors.
 ATONCE = -p=$$((2 * $$(getconf _NPROCESSORS_ONLN)))
 
-# Packages whose goroutines are ours, and the drivers, of which the race detector takes what needs no server and one suite on a real one.
+# The race detector runs on packages with goroutines of Holdfast, and on the drivers: their tests without a server, and one suite on a real server.
 CORE = $(addprefix $(PROJECT)/,driver/... election fence internal/... locktest memory sharding)
 DRIVERS = $(addprefix $(PROJECT)/,redis/... etcd zookeeper postgres sqllock/...)
 
 # The drivers that have tests without a server.
 FAKED = $(addprefix $(PROJECT)/,redis/... etcd zookeeper sqllock/sqlite)
 
-# With fewer collections of garbage compiling and linking take less time.
+# Fewer garbage collections make compiling and linking faster.
 check: export GOGC = 400
 check: deps ## The round for each change (50 s): go vet, and what needs no server
 	@$(GOTESTSUM) -short -count=1 -vet=all $(ATONCE) -timeout 10m $(PROJECT) $(CORE) $(FAKED)

@@ -1,7 +1,7 @@
-# Shared by the scripts of this folder, which source it: a temporary folder, servers on free ports of 127.0.0.1, and the verdict.
+# The scripts of this folder source this file. It has a temporary folder, servers on free ports of 127.0.0.1, and the verdict.
 #
-# A script exits 0 if it saw what its head states, 1 if it saw something else, and 2 if it could not look: a package or a server is
-# missing, or the time was up.
+# A script exits 0 if it saw what its head states, 1 if it saw something else, and 2 if it could not check: a package or a server
+# was missing, or the time was over.
 set -euo pipefail
 
 name=$(basename "$0" .sh)
@@ -31,7 +31,7 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 2' INT TERM
 
-# verdict WANT SEEN VERSIONS prints the one line of the script and ends it.
+# verdict WANT SEEN VERSIONS prints the result line of the script and ends the script.
 verdict() {
   if [ "$1" = "$2" ]; then
     status=0
@@ -66,7 +66,7 @@ launch() {
   pids+=("$pid")
 }
 
-# Some servers do not run as root: this prefix of a command runs them as nobody then.
+# Some servers do not run as root. If this script runs as root, this command prefix runs them as the user nobody.
 drop_root=()
 if [ "$(id -u)" -eq 0 ]; then drop_root=(setpriv --reuid=nobody --regid=nogroup --clear-groups --); fi
 
@@ -113,7 +113,7 @@ start_etcd() {
   etcd_version="etcd $(etcd --version | sed -n 's/^etcd Version: //p')"
 }
 
-# start_zookeeper serves as tools/servers fetches it: $zookeeper_port. Sessions may be as short as two seconds.
+# start_zookeeper starts the ZooKeeper that tools/servers fetches, on port $zookeeper_port. Sessions may be as short as two seconds.
 start_zookeeper() {
   fetch zookeeper-3.9.6
   zookeeper_port=$(free_port)
@@ -125,7 +125,7 @@ start_zookeeper() {
   zookeeper_version='ZooKeeper 3.9.6'
 }
 
-# run_go MODULE@VERSION... builds the program on standard input in a module of its own, and runs it for at most two minutes.
+# run_go MODULE@VERSION... builds the program on standard input in a separate module, and runs it for at most two minutes.
 run_go() {
   mkdir "$dir/go"
   cat >"$dir/go/main.go"
@@ -152,7 +152,7 @@ build_go() {
   ) >"$dir/build.log" 2>&1
 }
 
-# run_java GROUP:ARTIFACT:VERSION... compiles the class Main on standard input with these and all they need, and runs it for at most two
+# run_java GROUP:ARTIFACT:VERSION... compiles the class Main on standard input with these artifacts and their dependencies, and runs it for at most two
 # minutes. It needs mvn and javac.
 run_java() {
   local artifact group name version
@@ -171,7 +171,7 @@ run_java() {
   timeout 120 java -Xmx256m -XX:TieredStopAtLevel=1 -cp "$dir/java/jars/*:$dir/java" Main 2>"$dir/program.log"
 }
 
-# run_python PACKAGE==VERSION... installs packages in an environment of its own, and runs standard input for at most two minutes.
+# run_python PACKAGE==VERSION... installs packages in a separate environment, and runs standard input for at most two minutes.
 run_python() {
   cat >"$dir/main.py"
   python3 -m venv "$dir/venv" >"$dir/venv.log" 2>&1
@@ -179,7 +179,7 @@ run_python() {
   timeout 120 "$dir/venv/bin/python" "$dir/main.py" 2>"$dir/program.log"
 }
 
-# run_node PACKAGE@VERSION... installs packages in a folder of their own, and runs standard input for at most two minutes.
+# run_node PACKAGE@VERSION... installs packages in a separate folder, and runs standard input for at most two minutes.
 run_node() {
   mkdir "$dir/node"
   cat >"$dir/node/main.cjs"

@@ -9,8 +9,8 @@ import (
 )
 
 // A statement of a lease with a long TTL may wait on a dead connection for longer than another lease lasts. A
-// caller that leaves cuts nothing.
-func TestWaitForReserveCutsItsUser(t *testing.T) {
+// caller whose context ends cuts nothing.
+func TestUrgentWaiterCutsUserOfReserve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReserve()
 		if err := r.awaitTurn(t.Context()); err != nil {

@@ -242,7 +242,7 @@ func TestNobodyContinuesKeptLock(t *testing.T) {
 
 // If a lock is handed to a waiter and taken away before the waiter reads the grant, the waiter gets its next
 // grant under a new owner name.
-func TestOwnerNamesOneGrant(t *testing.T) {
+func TestEachGrantHasNewOwnerName(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		r.wait = -1 // without GET_LOCK, releases hand the lock over
 		holder, waiter := r.newDriver(), r.newDriver()

@@ -132,7 +132,7 @@ func writeKeyStore(t *testing.T, cert *redisproc.Certificate) string {
 }
 
 // Both the members and the client present a certificate.
-func TestTLS(t *testing.T) {
+func TestClientConnectsWithMutualTLS(t *testing.T) {
 	cert, err := redisproc.NewCertificate(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

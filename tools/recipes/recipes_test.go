@@ -409,7 +409,7 @@ func TestComposeFile(t *testing.T) {
 	m.checkRan(m.containerCommand(corev1.PodSpec{Containers: []corev1.Container{{Command: report.Command}}}), "report")
 }
 
-func TestKubernetesServers(t *testing.T) {
+func TestKubernetesServersServeLocks(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	const section = "Kubernetes: three lock servers"
@@ -451,7 +451,7 @@ func TestKubernetesServers(t *testing.T) {
 	m.locksWork(lockServers(t, pod.Command, "$(PASSWORD)", backend, "locks-0.locks", "locks-1.locks", "locks-2.locks"))
 }
 
-func TestPipelines(t *testing.T) {
+func TestPipelineCommandsRun(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	workflow := blocksOf(t, "GitHub Actions", "yaml")[0]
@@ -483,7 +483,7 @@ func TestPipelines(t *testing.T) {
 	m.checkRan(m.newCommand(t.Context(), "sh", "-ec", strings.Join(gitlab["deploy"].Script, "\n")), "deploy.sh")
 }
 
-func TestScripts(t *testing.T) {
+func TestScriptsOfPageRun(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	script := m.moveFolders(blocksOf(t, "A script that cannot be wrapped", "sh")[0])

@@ -70,7 +70,7 @@ func TestMutantNamesAreUnique(t *testing.T) {
 }
 
 // The rules are named in docs/protocol.md (promises, what a client does, traces) and in package driver.
-func TestEveryRuleHasAMutant(t *testing.T) {
+func TestEveryRuleHasMutant(t *testing.T) {
 	t.Parallel()
 	var rules []string
 	for file, patterns := range map[string][]string{

@@ -293,7 +293,7 @@ func TestLongFolderPathWorks(t *testing.T) {
 	}
 }
 
-func TestChildInheritsNoBell(t *testing.T) {
+func TestChildInheritsNoSocket(t *testing.T) {
 	t.Parallel()
 	b, _ := openBell(t, newFile(t, 0o600), "A")
 	for name, f := range map[string]*os.File{"socket": b.socket, "folder": b.folder} {

@@ -381,7 +381,7 @@ func TestBrowserThatDoesNotReadIsDropped(t *testing.T) {
 
 // The test opens far more connections than the console has places: some send nothing, others send requests and
 // never read the answers.
-func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
+func TestIdleConnectionsLeaveRoomForViewers(t *testing.T) {
 	t.Parallel()
 	c := serve(t, false, nil)
 	for i := range 4 * connections {

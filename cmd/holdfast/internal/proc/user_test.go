@@ -60,7 +60,7 @@ func TestGroupOfAnotherUserKeepsItsLease(t *testing.T) {
 }
 
 // A signal to them returns the reason why it reached no process.
-func TestOutOfReachNamesProcessesOfAnotherUser(t *testing.T) {
+func TestProcessesOfOtherUserAreReported(t *testing.T) {
 	command := exec.Command("sleep", "300")
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := command.Start(); err != nil {
