@@ -316,7 +316,7 @@ func (c *claim) noteResult(g driver.Grant, err error) (driver.Grant, error) {
 	retuned := c.tuned != d.tuned
 	d.mu.Unlock()
 	if retuned { // the check for forced locks may have run before this grant
-		d.calls.Go(func() { d.lookForForced([]string{g.Key}, []string{g.Owner}) })
+		d.calls.Go(func() { d.alertForcedUntilDone([]string{g.Key}, []string{g.Owner}) })
 	}
 	return g, nil
 }
@@ -346,7 +346,7 @@ func (c *claim) abandon() {
 			}
 		}
 		if left {
-			d.insistOnFree(g, 0, func() {})
+			d.repeatRelease(g, 0, func() {})
 		}
 	})
 }

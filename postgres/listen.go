@@ -91,7 +91,7 @@ func (d *Driver) listenOnce() error {
 	}
 	d.setChannel(&d.owners.Client)
 	defer d.setChannel(nil)
-	d.calls.Go(d.lookAtHeld)
+	d.calls.Go(d.checkHeldLocks)
 	for {
 		n, err := d.nextPayload(link, conn, &in)
 		if err != nil {
@@ -126,20 +126,20 @@ func (d *Driver) forgetHold(owner string) {
 	delete(d.held, owner)
 }
 
-// lookAtHeld checks once, for each lock that the driver holds, whether it was force-released while the driver
+// checkHeldLocks checks once, for each lock that the driver holds, whether it was force-released while the driver
 // did not listen.
-func (d *Driver) lookAtHeld() {
+func (d *Driver) checkHeldLocks() {
 	var names, owners []string
 	d.mu.Lock()
 	for owner, name := range d.held {
 		names, owners = append(names, name), append(owners, owner)
 	}
 	d.mu.Unlock()
-	d.lookForForced(names, owners)
+	d.alertForcedUntilDone(names, owners)
 }
 
-// lookForForced calls alertForced until the database answers, or until Close.
-func (d *Driver) lookForForced(names, owners []string) {
+// alertForcedUntilDone calls alertForced until the database answers, or until Close.
+func (d *Driver) alertForcedUntilDone(names, owners []string) {
 	if len(names) == 0 {
 		return
 	}

@@ -280,7 +280,7 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	}
 	defer d.calls.Leave()
 	d.forgetHold(g.Owner)
-	return d.calls.Finish(ctx, d.states, d.lane, func(begun func()) error { return d.insistOnFree(g, keep, begun) })
+	return d.calls.Finish(ctx, d.states, d.lane, func(begun func()) error { return d.repeatRelease(g, keep, begun) })
 }
 
 // detached stands in the place of the keep time of a release: the owner gives up the lock without releasing
@@ -304,9 +304,9 @@ func (d *Driver) freeLock(ctx context.Context, g driver.Grant, keep time.Duratio
 	return err
 }
 
-// insistOnFree repeats a release in its lane until it is confirmed or the lock has expired. It calls begun at
+// repeatRelease repeats a release in its lane until it is confirmed or the lock has expired. It calls begun at
 // each turn.
-func (d *Driver) insistOnFree(g driver.Grant, keep time.Duration, begun func()) error {
+func (d *Driver) repeatRelease(g driver.Grant, keep time.Duration, begun func()) error {
 	ctx, cancel := context.WithTimeout(d.calls.Work, max(g.TTL, keep))
 	defer cancel()
 	if conn := d.takeTurnstile(g.Owner); conn != nil {
@@ -352,7 +352,7 @@ func (d *Driver) Detach(g driver.Grant) {
 		return
 	}
 	defer d.calls.Leave()
-	d.calls.Go(func() { d.insistOnFree(g, detached, func() {}) })
+	d.calls.Go(func() { d.repeatRelease(g, detached, func() {}) })
 }
 
 // Adopt implements driver.Adopter.

@@ -61,15 +61,15 @@ type pollTiming struct {
 	room        int           // number of concurrent statements if the pool has no bound
 }
 
-// remote has the intervals for a server over a network.
-var remote = pollTiming{poll: 20 * time.Millisecond, hasty: 200 * time.Millisecond, slowest: 500 * time.Millisecond, blocked: blockedLook, room: 8}
+// remoteTiming has the intervals for a server over a network.
+var remoteTiming = pollTiming{poll: 20 * time.Millisecond, hasty: 200 * time.Millisecond, slowest: 500 * time.Millisecond, blocked: blockedLook, room: 8}
 
 var dialects = map[Dialect]dialectRules{
 	// UNIX_TIMESTAMP depends on the time zone of the session and is ambiguous for an hour each year.
 	MySQL: {
 		name: "MySQL", schema: mysqlSQL, now: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))",
 		session: "SELECT 1 FROM DUAL WHERE @@autocommit = 0", noted: "LAST_INSERT_ID({x})",
-		pollTiming: remote, locksRows: locksRowsMySQL, forUpdate: " FOR UPDATE NOWAIT",
+		pollTiming: remoteTiming, locksRows: locksRowsMySQL, forUpdate: " FOR UPDATE NOWAIT",
 		mark: "SAVEPOINT holdfast_row_lock", check: "RELEASE SAVEPOINT holdfast_row_lock",
 	},
 	// All processes that use one file run on one machine, and so share its clock.

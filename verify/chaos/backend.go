@@ -71,8 +71,8 @@ type site interface {
 	leader(ctx context.Context) int
 	// actions returns the faults that only servers of this kind have.
 	actions() map[string]action
-	// equipClient sets in the order how the client reaches the servers.
-	equipClient(o *order, client int)
+	// setConnections sets in the order how the client reaches the servers.
+	setConnections(o *order, client int)
 	// valuesDSN returns the database of the servers, in which locks guard values; empty: none.
 	valuesDSN() string
 	// findStaleLocks lists the locks of a window that are still held.
@@ -201,7 +201,7 @@ func (e *ensemble) actions() map[string]action {
 	return map[string]action{"isolate": isolate(true, true), "deafen": isolate(true, false), "silence": isolate(false, true)}
 }
 
-func (e *ensemble) equipClient(o *order, client int) {
+func (e *ensemble) setConnections(o *order, client int) {
 	for _, n := range e.members {
 		o.Nodes = append(o.Nodes, n.proxies[client%sides].Addr())
 	}

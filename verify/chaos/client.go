@@ -220,16 +220,16 @@ func pickRandom[T any](from []T) T { return from[rand.N(len(from))] }
 // nextTry returns the name of the process's next attempt.
 func (w *worker) nextTry() string { return w.Name + "/" + strconv.FormatInt(w.tries.Add(1), 10) }
 
-// oneLock acquires a lock, works under it without checking that it still has it, as a careless holder does,
+// lockTask acquires a lock, works under it without checking that it still has it, as a careless holder does,
 // and releases it. Other libraries have only this task.
-type oneLock struct{}
+type lockTask struct{}
 
-func (oneLock) family() string       { return "h" }
-func (oneLock) workers(o *order) int { return o.Schedule.Workers }
-func (oneLock) pause() time.Duration { return 20 * time.Millisecond }
-func (oneLock) title() string        { return "" } // the main table has it
+func (lockTask) family() string       { return "h" }
+func (lockTask) workers(o *order) int { return o.Schedule.Workers }
+func (lockTask) pause() time.Duration { return 20 * time.Millisecond }
+func (lockTask) title() string        { return "" } // the main table has it
 
-func (oneLock) takeTurn(ctx context.Context, w *worker, s *span) {
+func (lockTask) takeTurn(ctx context.Context, w *worker, s *span) {
 	j, try := w.jobFor(s), w.nextTry()
 	e := event{Kind: asked, Key: j.key, Try: try, TTL: int64(j.as.ttl), Least: int64(j.as.least)}
 	ask := func(ctx context.Context) (held, error) { return w.locks.takeLock(ctx, j.key, j.as) }

@@ -116,7 +116,7 @@ func (s *clusterSite) leader(context.Context) int {
 	return slices.Index(s.cluster.Servers, masters[int(monotonicNow()/int64(time.Millisecond))%len(masters)])
 }
 
-func (s *clusterSite) equipClient(o *order, client int) {
+func (s *clusterSite) setConnections(o *order, client int) {
 	o.Passwords = []string{s.secret}
 	for i, n := range s.servers {
 		o.Nodes = append(o.Nodes, s.cluster.Servers[i].Addr())

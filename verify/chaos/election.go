@@ -174,7 +174,7 @@ func voterOrders(s *Schedule, place site, histories string) (campaigns []order, 
 	all := make([]order, candidates+1)
 	for i := range all {
 		all[i] = order{Number: i, Name: fmt.Sprintf("candidate%d", i), Role: candidateRole, History: histories, Schedule: *s}
-		place.equipClient(&all[i], i)
+		place.setConnections(&all[i], i)
 	}
 	watcher = &all[candidates]
 	watcher.Name = "observer"

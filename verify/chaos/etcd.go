@@ -228,8 +228,8 @@ func (s *etcdSite) askForLogins(ctx context.Context) error {
 	return errors.Join(err, err2)
 }
 
-func (s *etcdSite) equipClient(o *order, client int) {
-	s.ensemble.equipClient(o, client)
+func (s *etcdSite) setConnections(o *order, client int) {
+	s.ensemble.setConnections(o, client)
 	if s.logins {
 		o.User, o.Password = etcdUser, etcdPassword
 	}

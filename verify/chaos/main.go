@@ -279,12 +279,12 @@ func clientOrders(s *Schedule, place site, guarded stores, histories string, sta
 		if o.Peer {
 			o.Name = fmt.Sprintf("%s%d", s.backend().peer, i-s.Clients)
 		}
-		place.equipClient(&o, i)
+		place.setConnections(&o, i)
 		out = append(out, o)
 	}
 	if s.hasDuty(passing) {
 		o := order{Name: operatorRole, Role: operatorRole, Stores: guarded, History: histories, Start: start, Length: Duration(length), Schedule: *s}
-		place.equipClient(&o, 0)
+		place.setConnections(&o, 0)
 		out = append(out, o)
 	}
 	return out

@@ -262,7 +262,7 @@ func (j *judge) judgeLinear(
 			case t.store == byNobody:
 				who = "control"
 			}
-			sum := j.report.judgedFor(who)
+			sum := j.report.countsFor(who)
 			sum.Histories++
 			if t.promise != asLock || peer || l.most > 1 {
 				sum.Operations += len(ops)
@@ -336,8 +336,8 @@ func placeInRows(ops []porcupine.Operation) {
 	}
 }
 
-// judgedFor returns the counts for Holdfast, for the control, or for the other library.
-func (r *Report) judgedFor(who string) *Judged {
+// countsFor returns the counts for Holdfast, for the control, or for the other library.
+func (r *Report) countsFor(who string) *Judged {
 	if r.Porcupine[who] == nil {
 		r.Porcupine[who] = new(Judged)
 	}

@@ -156,7 +156,7 @@ func TestPorcupineFindingHasPicture(t *testing.T) {
 	if len(found) != 1 || found[0].Promise != asLock {
 		t.Errorf("found %v, want one of %q", found, asLock)
 	}
-	if got := r.judgedFor("holdfast").String(); got != "6 operations in 2 histories, 1 illegal" {
+	if got := r.countsFor("holdfast").String(); got != "6 operations in 2 histories, 1 illegal" {
 		t.Errorf("report says %q", got)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "porcupine-holdfast-lock.html"))
@@ -175,14 +175,14 @@ func TestControlViolationsAreCountedAndDrawn(t *testing.T) {
 	t.Parallel()
 	events := scriptEvents(byNobody, fork)
 	r, found, _ := judgeEvents(t, events, time.Minute)
-	if len(found) > 0 || r.judgedFor("control").Illegal != 1 || r.judgedFor("holdfast").Illegal != 0 || len(r.Pictures) != 1 {
-		t.Errorf("found %v, control %v, Holdfast %v, pictures %v", found, r.judgedFor("control"), r.judgedFor("holdfast"), r.Pictures)
+	if len(found) > 0 || r.countsFor("control").Illegal != 1 || r.countsFor("holdfast").Illegal != 0 || len(r.Pictures) != 1 {
+		t.Errorf("found %v, control %v, Holdfast %v, pictures %v", found, r.countsFor("control"), r.countsFor("holdfast"), r.Pictures)
 	}
 	for i := range events {
 		events[i].Key, events[i].Until, events[i].Token = "w0/r0", 1000, 0
 	}
 	r, found, _ = judgeEvents(t, events, time.Minute)
-	if len(found) > 0 || r.judgedFor("other").Illegal != 2 || len(r.Porcupine) != 1 || len(r.Pictures) != 2 {
+	if len(found) > 0 || r.countsFor("other").Illegal != 2 || len(r.Porcupine) != 1 || len(r.Pictures) != 2 {
 		t.Errorf("found %v, report %v, pictures %v", found, r.Porcupine, r.Pictures)
 	}
 }
@@ -197,10 +197,10 @@ func TestUndecidedHistoryIsUnknown(t *testing.T) {
 	}
 	events := scriptEvents(byRedis, lines.String()+"; 20 reading c39 2; 21 seen c39 2 x.1")
 	r, found, _ := judgeEvents(t, events, 0)
-	if got := r.judgedFor("holdfast"); got.Unknown == 0 || got.Illegal != 0 || len(found) > 0 {
+	if got := r.countsFor("holdfast"); got.Unknown == 0 || got.Illegal != 0 || len(found) > 0 {
 		t.Errorf("%v, found %v, want some unknown", got, found)
 	}
-	if got := r.judgedFor("holdfast").String(); strings.Contains(got, "ok") || !strings.Contains(got, "unknown") {
+	if got := r.countsFor("holdfast").String(); strings.Contains(got, "ok") || !strings.Contains(got, "unknown") {
 		t.Errorf("report says %q", got)
 	}
 }

@@ -208,8 +208,8 @@ func (s *postgresSite) killPooler(f Fault, _ int, rest func(time.Duration)) erro
 	return restartServer(s.pooler.Restart)
 }
 
-// equipClient makes pglock bypass the pooler, which does not support its prepared statements.
-func (s *postgresSite) equipClient(o *order, client int) {
+// setConnections makes pglock bypass the pooler, which does not support its prepared statements.
+func (s *postgresSite) setConnections(o *order, client int) {
 	side := client % sides
 	if o.Peer {
 		side = 0

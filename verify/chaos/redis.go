@@ -277,7 +277,7 @@ func (s *redisSite) nodes() (out []*node) {
 
 func (s *redisSite) leader(context.Context) int { return -1 }
 
-func (s *redisSite) equipClient(o *order, client int) {
+func (s *redisSite) setConnections(o *order, client int) {
 	for _, n := range s.servers {
 		o.Nodes = append(o.Nodes, n.proxies[client%sides].Addr())
 		o.Passwords = append(o.Passwords, n.secret)

@@ -145,7 +145,7 @@ func (s *sentinelSite) promoteReplica(Fault, int, func(time.Duration)) error {
 	return s.group.Switch(ctx)
 }
 
-func (s *sentinelSite) equipClient(o *order, client int) {
+func (s *sentinelSite) setConnections(o *order, client int) {
 	o.Nodes, o.Passwords = s.group.Addrs(), []string{s.secret}
 	for i, n := range s.all {
 		n.addDetour(o, s.group.Servers[i].Addr(), client)

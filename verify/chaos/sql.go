@@ -113,7 +113,7 @@ func (s *mariadbSite) start(ctx context.Context, schedule *Schedule) (err error)
 	return d.Migrate(ctx)
 }
 
-func (s *mariadbSite) equipClient(o *order, client int) {
+func (s *mariadbSite) setConnections(o *order, client int) {
 	o.Nodes = []string{mariadbURL(s.members[0].proxies[client%sides].Addr()) + "?ca=" + s.authorities()}
 }
 
@@ -172,7 +172,7 @@ func (s *sqliteSite) start(ctx context.Context, _ *Schedule) (err error) {
 
 func (s *sqliteSite) leader(context.Context) int { return 0 }
 
-func (s *sqliteSite) equipClient(o *order, _ int) { o.Nodes = []string{s.url()} }
+func (s *sqliteSite) setConnections(o *order, _ int) { o.Nodes = []string{s.url()} }
 
 func (s *sqliteSite) actions() map[string]action { return map[string]action{"hog-file": s.writeToFile} }
 

@@ -28,7 +28,7 @@ type task interface {
 }
 
 // tasks are all tasks of the clients.
-var tasks = []task{oneLock{}, anySlot{}, manyLocks{}, bothSides{}}
+var tasks = []task{lockTask{}, semaphoreTask{}, multiLockTask{}, readWriteTask{}}
 
 // taskOf returns the task of a lock, by its key; nil: the lock belongs to another library.
 func taskOf(key string) task {
@@ -83,22 +83,22 @@ func (w *worker) giveBack(ctx context.Context, keys, tries []string, release fun
 	}
 }
 
-// anySlot has eight workers, some of them in one process, for a semaphore. Each slot guards its own values.
-type anySlot struct{}
+// semaphoreTask has eight workers, some of them in one process, for a semaphore. Each slot guards its own values.
+type semaphoreTask struct{}
 
 const (
 	slots       = 3
 	slotWorkers = 8
 )
 
-func (anySlot) title() string {
+func (semaphoreTask) title() string {
 	return fmt.Sprintf("semaphore of %d slots, %d workers", slots, slotWorkers)
 }
-func (anySlot) family() string       { return "hs" }
-func (anySlot) pause() time.Duration { return 300 * time.Millisecond }
+func (semaphoreTask) family() string       { return "hs" }
+func (semaphoreTask) pause() time.Duration { return 300 * time.Millisecond }
 
 // workers returns two for each of the first clients, where they share one line.
-func (anySlot) workers(o *order) int {
+func (semaphoreTask) workers(o *order) int {
 	if o.Peer {
 		return 0
 	}
@@ -108,7 +108,7 @@ func (anySlot) workers(o *order) int {
 // slotKey returns the name of a slot in the history and on the service.
 func slotKey(key string, slot int) string { return key + "#" + strconv.Itoa(slot) }
 
-func (anySlot) takeTurn(ctx context.Context, w *worker, s *span) {
+func (semaphoreTask) takeTurn(ctx context.Context, w *worker, s *span) {
 	locks, key, try := w.locks.(*holdfasts), s.key("hs", 0), w.nextTry()
 	opts := locks.requestOptions(lockRequest{ttl: time.Duration(w.Schedule.TTL)})
 	opts.Wait = patienceIn(s)
@@ -124,8 +124,8 @@ func (anySlot) takeTurn(ctx context.Context, w *worker, s *span) {
 	w.giveBack(ctx, []string{h.key}, []string{try}, h.release)
 }
 
-// manyLocks has sixteen workers, each of which takes some of twelve locks in one call.
-type manyLocks struct{}
+// multiLockTask has sixteen workers, each of which takes some of twelve locks in one call.
+type multiLockTask struct{}
 
 const (
 	manyWorkers = 16
@@ -133,14 +133,14 @@ const (
 	maxMany     = 5 // most locks in one call
 )
 
-func (manyLocks) title() string {
+func (multiLockTask) title() string {
 	return fmt.Sprintf("AcquireAll of 1 to %d of %d names, %d callers", maxMany, manyNames, manyWorkers)
 }
-func (manyLocks) family() string       { return "ha" }
-func (manyLocks) pause() time.Duration { return 1200 * time.Millisecond }
-func (manyLocks) workers(o *order) int { return o.shareOf(manyWorkers) }
+func (multiLockTask) family() string       { return "ha" }
+func (multiLockTask) pause() time.Duration { return 1200 * time.Millisecond }
+func (multiLockTask) workers(o *order) int { return o.shareOf(manyWorkers) }
 
-func (manyLocks) takeTurn(ctx context.Context, w *worker, s *span) {
+func (multiLockTask) takeTurn(ctx context.Context, w *worker, s *span) {
 	locks, call := w.locks.(*holdfasts), w.nextTry()
 	opts := locks.requestOptions(lockRequest{ttl: time.Duration(w.Schedule.TTL)})
 	opts.Wait = patienceIn(s)
@@ -167,8 +167,8 @@ func (manyLocks) takeTurn(ctx context.Context, w *worker, s *span) {
 	w.giveBack(ctx, keys, tries, leases.Release)
 }
 
-// bothSides has twelve workers that read, or one time in four write, the values under a read-write lock.
-type bothSides struct{}
+// readWriteTask has twelve workers that read, or one time in four write, the values under a read-write lock.
+type readWriteTask struct{}
 
 const (
 	sideWorkers = 12
@@ -177,14 +177,14 @@ const (
 	writer      = "writer"
 )
 
-func (bothSides) title() string {
+func (readWriteTask) title() string {
 	return fmt.Sprintf("read and write lock of %d readers, %d workers", sideReaders, sideWorkers)
 }
-func (bothSides) family() string       { return "hr" }
-func (bothSides) pause() time.Duration { return 500 * time.Millisecond }
-func (bothSides) workers(o *order) int { return o.shareOf(sideWorkers) }
+func (readWriteTask) family() string       { return "hr" }
+func (readWriteTask) pause() time.Duration { return 500 * time.Millisecond }
+func (readWriteTask) workers(o *order) int { return o.shareOf(sideWorkers) }
 
-func (bothSides) takeTurn(ctx context.Context, w *worker, s *span) {
+func (readWriteTask) takeTurn(ctx context.Context, w *worker, s *span) {
 	locks, key, try := w.locks.(*holdfasts), s.key("hr", 0), w.nextTry()
 	opts := locks.requestOptions(lockRequest{ttl: time.Duration(w.Schedule.TTL)})
 	opts.Wait = patienceIn(s)

@@ -140,7 +140,7 @@ func TestOverdueCallIsReported(t *testing.T) {
 func TestEachTaskHasWorkers(t *testing.T) {
 	t.Parallel()
 	for _, clients := range []int{4, 5, 8} {
-		for task, want := range map[task]int{anySlot{}: slotWorkers, manyLocks{}: manyWorkers, bothSides{}: sideWorkers} {
+		for task, want := range map[task]int{semaphoreTask{}: slotWorkers, multiLockTask{}: manyWorkers, readWriteTask{}: sideWorkers} {
 			o := order{Schedule: Schedule{Clients: clients}}
 			total := 0
 			for o.Number = range clients {
@@ -154,7 +154,7 @@ func TestEachTaskHasWorkers(t *testing.T) {
 			}
 		}
 	}
-	for key, want := range map[string]task{"w7/h3": oneLock{}, "w7/hs0": anySlot{}, "w7/hs0#2": anySlot{}, "w7/ha11": manyLocks{}, "w7/r3": nil} {
+	for key, want := range map[string]task{"w7/h3": lockTask{}, "w7/hs0": semaphoreTask{}, "w7/hs0#2": semaphoreTask{}, "w7/ha11": multiLockTask{}, "w7/r3": nil} {
 		if got := taskOf(key); got != want {
 			t.Errorf("%s is a lock of %T, want %T", key, got, want)
 		}

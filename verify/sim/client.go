@@ -51,8 +51,8 @@ func (c *client) monotonicClock() int64 { return 1 + int64(float64(c.w.now)*c.ra
 // wallClock returns the client's wall clock in µs.
 func (c *client) wallClock() int64 { return epoch + c.off + c.monotonicClock()/1000 }
 
-// laboratoryTime returns the simulation's time at which the client's clock shows t.
-func (c *client) laboratoryTime(t int64) int64 { return int64(float64(t-1) / c.rate) }
+// worldTime returns the simulation's time at which the client's clock shows t.
+func (c *client) worldTime(t int64) int64 { return int64(float64(t-1) / c.rate) }
 
 // scheduleAfter schedules do after d by the client's clock.
 func (c *client) scheduleAfter(d int64, do func()) { c.w.schedule(c, int64(float64(d)/c.rate)+1, do) }

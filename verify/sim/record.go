@@ -140,7 +140,7 @@ func (cl *claim) recordEvent(before *quorum.Claim, owner string, fresh bool, e *
 	add := func(s Step) {
 		s.Owner = owner
 		if held {
-			s.Trust = max(cl.c.laboratoryTime(st.TrustedUntil())-w.now, 0)
+			s.Trust = max(cl.c.worldTime(st.TrustedUntil())-w.now, 0)
 		}
 		rec.addStep(w, s)
 	}

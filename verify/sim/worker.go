@@ -129,7 +129,7 @@ func (wk *worker) endTrust() {
 	if wk.grant != nil {
 		wk.grant.until = wk.c.w.now
 		if !wk.c.w.cfg.Rules.TrustForever {
-			wk.grant.until = min(wk.grant.until, wk.c.laboratoryTime(wk.claim.st.TrustedUntil()))
+			wk.grant.until = min(wk.grant.until, wk.c.worldTime(wk.claim.st.TrustedUntil()))
 		}
 		wk.grant = nil
 	}
