@@ -81,7 +81,7 @@
 //     while the service answers those.
 //     (AReleaseEndsByItself, AReleaseIsSentWithAnEndedContext)
 //   - Keep. A release with keep above 0 leaves the lock in place for that time, rounded up
-//     like a TTL, and then the lock expires. Meanwhile it belongs to nobody: Status.Kept is set, it has
+//     like a TTL, and then the lock expires. Meanwhile the lock has no owner: Status.Kept is set, it has
 //     no token, and no renewal, adoption or Force of its last holder changes it; Force with token 0
 //     ends it. The client asks for it only with Limits.MinHold, and sends nothing more for the
 //     grant. (MinHoldOutlastsTheRelease, AKeptLockIsNobodys)
@@ -103,11 +103,11 @@
 //     ForceReleaseServesTheNextWaiter)
 //   - Alert. A driver that receives a message about a Force notifies the client, with the reason
 //     that was given to Force. An alert is a hint: the client calls Check, which decides. Without an
-//     alert the next renewal finds out. (AForcedHolderHearsWhy)
-//   - Adopt. A grant has one life. At most one client adopts it, and a grant that is over, released
-//     or replaced by another owner's is never taken again in its name. That holds while Keep leaves the
-//     lock in place, too. Only a grant that was asked for with Request.Adoptable is adopted: it serves
-//     one holder, so that nobody else in the process relies on it. (AdoptContinuesAGrant,
+//     alert the client notices the loss at the next renewal. (AForcedHolderHearsWhy)
+//   - Adopt. At most one client adopts a grant. No client adopts a grant that has expired, was
+//     released, or was replaced by another owner's, even while Keep leaves the lock in place. Only a
+//     grant that was asked for with Request.Adoptable is adopted: it serves one holder, so that nobody
+//     else in the process relies on it. (AdoptContinuesAGrant,
 //     OneGrantIsAdoptedOnce, OnlyAnAdoptableGrantIsAdopted,
 //     AnAdoptableGrantServesOneHolder, AdoptOfAPassedGrantIsLost, AdoptOfAReleasedGrantIsLost,
 //     ADetachedGrantThatIsOverStaysOver, ADetachedGrantIsRenewedAndReleased,
@@ -117,8 +117,8 @@
 //
 // # Optional interfaces
 //
-// A driver that is made of others may have an interface that some of these lack. Its methods then
-// return ErrUnsupported for their locks, as Acquire does with Request.Adoptable.
+// A driver that combines other drivers may have an interface that some of them lack. Its methods then
+// return ErrUnsupported for the locks of these drivers, as Acquire does with Request.Adoptable.
 //
 //	Checker    asks whether a grant is still valid    Lease.Check
 //	Inspector  names the holder of a lock             Client.Inspect

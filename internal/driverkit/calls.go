@@ -1,7 +1,9 @@
 // Package driverkit has the parts that drivers share.
 //
-//   - Calls begins and ends the calls of a driver, Wait and Attempt wait for a lock, and Lane limits the requests in progress.
-//   - States has the states of nodes, Owners the names of owners, Block the tokens of a grant, Trust the end of trust.
+//   - Calls begins and ends the calls of a driver, Wait and Attempt wait for a lock, and Lane limits the
+//     requests in progress.
+//   - States has the states of nodes, Owners the names of owners, Block the tokens of a grant, Trust the end of
+//     trust.
 //   - Grammar reads URLs, Sets the sets of a backend, and Mask hides passwords.
 //   - Notes collects the findings of a doctor.
 //   - ObstacleIn and WithObstacle name the obstacle of a wait in its error.
