@@ -47,10 +47,11 @@ type dialectRules struct {
 	pollTiming
 
 	// For RowLock.
-	locksRows   func(ctx context.Context, s dialectRules, tx *sql.Tx, table string) (bool, error) // reports whether rows of the table can be locked; nil: it need not
-	seize       string                                                                            // makes a transaction the only writer
-	forUpdate   string                                                                            // locks the rows of a SELECT
-	mark, check string                                                                            // run before and after: the error of check shows whether the transaction is open
+	// locksRows reports whether rows of the table can be locked; nil: they can.
+	locksRows   func(ctx context.Context, s dialectRules, tx *sql.Tx, table string) (bool, error)
+	seize       string // makes a transaction the only writer
+	forUpdate   string // locks the rows of a SELECT
+	mark, check string // run before and after: the error of check shows whether the transaction is open
 }
 
 // pollTiming are the poll intervals for a kind of database.
