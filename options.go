@@ -81,7 +81,7 @@ type AcquireOptions struct {
 	Note string
 	// Reentrant allows nesting: if ctx comes from a live lease on the same key, Acquire returns another hold
 	// of that lease. Without Reentrant it returns ErrNested. A nested hold shares the lease: leave out TTL,
-	// NoRenew, RenewEvery, Margin, MaxHold, MinHold and Note, or give those of the lease; otherwise Acquire
+	// NoRenew, RenewEvery, Margin, MaxHold, MinHold and Note, or give the values of the lease; otherwise Acquire
 	// returns ErrInvalid.
 	Reentrant bool
 }

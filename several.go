@@ -27,7 +27,7 @@ type Leases struct {
 //
 // Calls of AcquireAll cannot deadlock: each client acquires the locks in the byte order of their keys,
 // whatever the order of keys. It first asks for all of them at once, and keeps the locks before the first one
-// that it does not get. Then it waits for one lock after the other, while the watchdog renews those that it
+// that it does not get. Then it waits for one lock after the other, while the watchdog renews the locks that it
 // holds. If one of these is lost, AcquireAll begins again. MaxHold and MinHold count from when it holds all
 // locks. A key that is given twice counts once.
 //

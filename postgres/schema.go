@@ -240,7 +240,7 @@ var function = sync.OnceValue(func() *regexp.Regexp {
 })
 
 // replaceFunctions replaces functions whose text differs from this build: builds of one version differ only in
-// speed. It leaves functions that this user may not replace: those of another user, or of a role whose
+// speed. It leaves functions that this user may not replace: functions of another user, or of a role whose
 // permissions the user does not inherit.
 func (s schema) replaceFunctions(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `SELECT proname::text, prosrc FROM pg_proc

@@ -47,7 +47,7 @@ func (n *node) returnDebts(debts []debt) {
 	}
 }
 
-// settleDebts sends the owed releases over l, and keeps those that get no answer. Their owner ids are never
+// settleDebts sends the owed releases over l, and keeps the releases that get no answer. Their owner ids are never
 // used again, so a release may be sent as often as needed.
 func (n *node) settleDebts(l *connection) {
 	due := n.takeDebts()

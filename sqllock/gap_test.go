@@ -221,7 +221,7 @@ func (r *gapRows) Next(dest []sqldriver.Value) error {
 	return nil
 }
 
-// runInGap runs a test in a bubble, with a driver whose pools are like those of package mysql.
+// runInGap runs a test in a bubble, with a driver whose pools are like the pools of package mysql.
 func runInGap(t *testing.T, test func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newGapServer()

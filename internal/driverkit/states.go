@@ -136,7 +136,7 @@ func (s *States) Up(i int) (up bool, changed <-chan struct{}) {
 	return s.nodes[i].State == s.nodes[i].best, s.changed
 }
 
-// Order returns nodes, whose indexes are those of s, in the order in which to ask them: first the leader (-1:
+// Order returns nodes, which have the same indexes as in s, in the order in which to ask them: first the leader (-1:
 // none is preferred), then the nodes that are up, then the others.
 func Order[N any](s *States, nodes []N, leader int) []N {
 	s.mu.Lock()

@@ -200,7 +200,7 @@ var (
 )
 
 // Format is one way to store locks on a node: a set of scripts that take the same arguments and give the same
-// replies as those of other formats.
+// replies as the scripts of other formats.
 type Format struct {
 	Acquire, Adopt, Commit, Renew, Release, Force, Drop, Inspect, Probe *Script
 }

@@ -174,7 +174,7 @@ func withoutRunID(info string) string {
 	return before + after
 }
 
-// asCluster rewrites info to that of a newer server's cluster node.
+// asCluster rewrites info to the info of a newer server's cluster node.
 func asCluster(info string) string {
 	return strings.NewReplacer("redis_mode:standalone", "server_mode:cluster", "cluster_enabled:0", "cluster_enabled:1").Replace(info)
 }

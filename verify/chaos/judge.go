@@ -266,7 +266,7 @@ func (v *verdict) judgeWhole(ctx context.Context) error {
 	return nil
 }
 
-// classFor returns the promises of a class, without those that the running servers cannot keep after a
+// classFor returns the promises of a class, without the promises that the running servers cannot keep after a
 // suspension.
 func (j *judge) classFor(name string, faults []pastFault) class {
 	cl := j.schedule.backend().classes[name]
@@ -340,7 +340,7 @@ func (j *judge) findStaleLocks(ctx context.Context, s *span) (out []finding, _ e
 	return out, err
 }
 
-// recoveryTimes returns the times from each fault to the next grant of each lock, without those that the
+// recoveryTimes returns the times from each fault to the next grant of each lock, without the times that the
 // window is too short for.
 func (j *judge) recoveryTimes(s *span, cl class, locks map[string]*lockHistory, faults []pastFault, bound int64) (times []int64, slow []finding) {
 	for _, f := range faults {

@@ -113,7 +113,7 @@ func (s *setup) mutateBefore(l quorum.Lock, ask *quorum.Ask) quorum.Lock {
 	return l
 }
 
-// mutateAfter changes the outcome to that of a node without the rule. waits reports whether the client
+// mutateAfter changes the outcome to the outcome of a node without the rule. waits reports whether the client
 // believes that it has a place there.
 func (s *setup) mutateAfter(now int64, waits bool, before quorum.Lock, l *quorum.Lock, ask *quorum.Ask, reply *quorum.Reply, woken *quorum.Wake) {
 	m := &s.mutant

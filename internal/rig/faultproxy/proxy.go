@@ -165,7 +165,7 @@ func (p *Proxy) Strand() (deliver func()) {
 
 // Forget makes the existing connections carry nothing more in either direction, like a firewall that forgets
 // them: they stay open, and neither side learns that the other has closed. New connections work. What the
-// forgotten ones should carry is lost. end closes those that are left; a second end does nothing.
+// forgotten ones should carry is lost. end closes the forgotten connections that are left; a second end does nothing.
 func (p *Proxy) Forget() (end func()) {
 	var forgotten []*conn
 	p.changeState(func() {

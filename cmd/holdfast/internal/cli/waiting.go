@@ -143,8 +143,7 @@ type quarantined interface {
 	Quarantine() time.Duration
 }
 
-// describePlace returns the number of waiters ahead: those present when this wait began, less those that have
-// left since.
+// describePlace returns the number of waiters ahead. Waiters that came later do not count.
 func (w *wait) describePlace(st holdfast.Status) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,5 +1,5 @@
 // Package helper runs this program as the gate or the guard of a run. It starts before packages are initialized that
-// neither needs, above all those of etcd's client: their initialization takes three times as long as the rest of a
+// neither needs, above all the packages of etcd's client: their initialization takes three times as long as the rest of a
 // helper's start, and a run starts two helpers.
 //
 // Go initializes packages in the order of their paths, as far as their imports allow (The Go Programming Language

@@ -14,7 +14,7 @@ import (
 const EnvPrefix = "HOLDFAST_LOCK_"
 
 // private has the prefixes of variables that the command does not inherit. The variables of an outer run would
-// hide those of this run in most programs, and an inner run would write to the same reports.
+// hide the variables of this run in most programs, and an inner run would write to the same reports.
 var private = []string{EnvPrefix, "HOLDFAST_STATUS_FILE=", "HOLDFAST_STATUS_FD=", "HOLDFAST_TEXTFILE=", "NOTIFY_SOCKET=", "WATCHDOG_USEC=", "WATCHDOG_PID="}
 
 // outerRuns yields owner and name of the leases of the runs around this process. Names have no control
