@@ -173,7 +173,8 @@ func (n *node) tryRequest(ctx context.Context, limit time.Duration, fn request) 
 	defer context.AfterFunc(n.work, cancel)()
 	err := n.runWithLogin(ctx, fn)
 	if took := time.Since(begin); isStallError(err) && took > limit+limit/4 {
-		return suspendedError{fmt.Errorf("this process stood still for %v, and did not see whether the answer came in %v", (took - limit).Round(time.Millisecond), limit)}
+		return suspendedError{fmt.Errorf("this process stood still for %v, and did not see whether the answer came in %v",
+			(took - limit).Round(time.Millisecond), limit)}
 	}
 	if errors.Is(err, driver.ErrLost) || driverkit.Lasts(err) { // an error does not name its cluster
 		pb.NewMaintenanceClient(n.client.ActiveConnection()).Status(ctx, &pb.StatusRequest{})

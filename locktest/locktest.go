@@ -79,7 +79,8 @@ type testCase struct {
 }
 
 // allCases is the suite, theme by theme.
-var allCases = concatThemes(exclusionCases, waitingCases, keepingCases, faultCases, inspectionCases, namingCases, nestingCases, severalCases, electingCases, closingCases)
+var allCases = concatThemes(exclusionCases, waitingCases, keepingCases, faultCases,
+	inspectionCases, namingCases, nestingCases, severalCases, electingCases, closingCases)
 
 func concatThemes(themes ...[]testCase) []testCase {
 	var all []testCase

@@ -136,10 +136,12 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 		r.wantOneFinding(as, "rights", driver.VerdictFault, "permission denied", grant)
 		r.execSQL(grant)
 		r.execSQL(`GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA "` + r.opts.Schema + `" TO ` + quoted)
-		r.wantOneFinding(as, "rights", driver.VerdictFault, "DELETE on table lock, DELETE on table ticket", grant, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES")
+		r.wantOneFinding(as, "rights", driver.VerdictFault, "DELETE on table lock, DELETE on table ticket", grant,
+			"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES")
 	})
 	t.Run("a crash that undoes grants", func(t *testing.T) {
-		start(t).wantOneFinding(dsn("options='-c synchronous_commit=off'"), "durability", driver.VerdictFault, "synchronous_commit is off", "set synchronous_commit on")
+		start(t).wantOneFinding(dsn("options='-c synchronous_commit=off'"), "durability", driver.VerdictFault,
+			"synchronous_commit is off", "set synchronous_commit on")
 	})
 	t.Run("a server that does not wait for its disk", func(t *testing.T) {
 		newRigOn(t, server).wantOneFinding(server.DSN(), "durability", driver.VerdictFault, "fsync, full_page_writes is off")
@@ -198,7 +200,8 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 		_, port, _ := net.SplitHostPort(safe)
 		r.wantOneFinding(url(serveTLS(t, old), "sslmode=verify-full&sslrootcert="+old.Cert), "reach", driver.VerdictFault, "expired", "renew its certificate")
 		r.wantOneFinding(url("127.0.0.2:"+port, verified), "reach", driver.VerdictFault, "127.0.0.2", "use a name of its certificate as the host")
-		r.wantOneFinding(url(safe, "sslmode=verify-full"), "reach", driver.VerdictFault, "unknown authority", "give the CA that signed its certificate by sslrootcert")
+		r.wantOneFinding(url(safe, "sslmode=verify-full"), "reach", driver.VerdictFault, "unknown authority",
+			"give the CA that signed its certificate by sslrootcert")
 		r.wantOneFinding(url(serveTLS(t, nil), verified), "reach", driver.VerdictFault, "refused TLS", "turn on ssl")
 		if err := os.Chmod(cert.Key, 0o644); err != nil {
 			t.Fatal(err)

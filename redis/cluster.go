@@ -398,8 +398,8 @@ func (c *cluster) hearsAllShards() bool {
 // reportOrder orders the reports of a state that several goroutines change.
 type reportOrder struct{ count atomic.Uint64 }
 
-// publishState reports, by say, the state that look returns, after the caller has changed it. If another goroutine
-// has changed the state meanwhile, publish repeats that, so that the last report is correct.
+// publishState calls say with the state that look returns, after the caller has changed it. If another goroutine
+// changes the state meanwhile, publishState does it again, so that the last report is correct.
 func (n *reportOrder) publishState(look func() bool, say func(bool)) {
 	for at := n.count.Add(1); ; {
 		say(look())

@@ -451,8 +451,7 @@ func TestRequestToShardNeedsNoGoroutine(t *testing.T) {
 	})
 }
 
-// One shard's report may be delivered after the report of another shard, which knew more: waiters would then
-// poll for ever, without a place in the queue.
+// If a shard's stale report were delivered last, waiters would poll forever, without a place in the queue.
 func TestLastSubscriptionReportWins(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

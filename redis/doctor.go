@@ -442,7 +442,7 @@ func (e *nodeExam) mayReturnEmpty() bool {
 	return true
 }
 
-// checkReplay finds a server that would not read its own file after a restart.
+// checkReplay finds a server that would skip the writes of scripts when it replays its append-only file.
 func (e *nodeExam) checkReplay() error {
 	read, err := server.ReplaysScripts(e.l, e.g.opts.probeKeys("doctor"))
 	_, refused := errors.AsType[resp.Error](err)
@@ -454,8 +454,8 @@ func (e *nodeExam) checkReplay() error {
 	case read:
 		e.OK("replay", "the append-only file can be read back")
 	default:
-		e.addFault("replay", driver.VerdictFault, server.Advise(errors.New("the default user has no right to what the append-only file has: "+
-			"at a restart the server leaves that out, and has forgotten locks"),
+		e.addFault("replay", driver.VerdictFault, server.Advise(errors.New("the default user may not run the commands in the append-only file: "+
+			"after a restart the server skips them, and has forgotten locks"),
 			"ACL SETUSER default ~* &* +@all, and in the configuration; that user may be off"))
 	}
 	return nil
@@ -470,8 +470,8 @@ func (e *nodeExam) checkRemembered(kept bool) error {
 	}
 	text, _ := values[0].Decode().(string)
 	if strings.Contains(text, " durable=") && !kept {
-		e.addFault("durable", driver.VerdictFault, server.Advise(errors.New("it was admitted as one that writes to disk before it answers, and does so no more: "+
-			"if that is set again before a restart, it is believed what it has forgotten"),
+		e.addFault("durable", driver.VerdictFault, server.Advise(errors.New("it was admitted as a server that writes to disk before it answers, and no longer does: "+
+			"if it is set to do so again before a restart, it votes although it has forgotten locks"),
 			"set appendonly yes and appendfsync always, or DEL "+e.g.opts.setKey()+" on it and let it sit out its quarantine"))
 	}
 	return nil

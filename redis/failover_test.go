@@ -170,7 +170,7 @@ func TestReleaseInQuarantineGrantsNothing(t *testing.T) {
 	defer listener.Close()
 	listener.Write(resp.AppendCommand(nil, "SUBSCRIBE", "holdfast:wake:"+waiter))
 	c.eventually("it listens", func() bool { return c.do(1, "PUBSUB", "NUMSUB", "holdfast:wake:"+waiter).([]any)[1] == int64(1) })
-	c.do(1, placeEntry("holdfast:queue:{lock:k}", waiter+".1", 1)...)
+	c.do(1, zaddPlaceArgs("holdfast:queue:{lock:k}", waiter+".1", 1)...)
 	c.release(l)
 	if owner := c.do(1, "GET", "lock:k"); owner != nil {
 		t.Errorf("the lock is %v's", owner)

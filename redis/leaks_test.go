@@ -164,7 +164,7 @@ func TestBareLeaksAreAwaitedLocks(t *testing.T) {
 	t.Cleanup(func() { d.Close() })
 	r.do(0, "SET", "data", "x")
 	r.do(0, "SET", "awaited", "x")
-	r.do(0, placeEntry("holdfast:queue:{awaited}", deadWaiter, 1)...)
+	r.do(0, zaddPlaceArgs("holdfast:queue:{awaited}", deadWaiter, 1)...)
 	if found := slices.Sorted(maps.Keys(r.leaksOf(d))); !slices.Equal(found, []string{"awaited"}) {
 		t.Errorf("found %q", found)
 	}

@@ -97,8 +97,8 @@ func TestLocksOfOtherLibrariesAreNamed(t *testing.T) {
 // The remaining nodes show the queue as far as they know it.
 func TestQueueIsShownWithoutMajority(t *testing.T) {
 	r, c, _ := startInspected(t)
-	r.do(2, placeEntry("holdfast:queue:{lock:k}", "AAAAAAAAAAAAAAAAAAAAAAAAAA.1", 1)...)
-	r.do(2, placeEntry("holdfast:queue:{lock:k}", "BBBBBBBBBBBBBBBBBBBBBBBBBB.1", 2)...)
+	r.do(2, zaddPlaceArgs("holdfast:queue:{lock:k}", "AAAAAAAAAAAAAAAAAAAAAAAAAA.1", 1)...)
+	r.do(2, zaddPlaceArgs("holdfast:queue:{lock:k}", "BBBBBBBBBBBBBBBBBBBBBBBBBB.1", 2)...)
 	r.killServers(c, 0, 1)
 	queue, err := c.Queue(t.Context(), "k", 10)
 	if len(queue) != 2 || queue[0].Owner != "AAAAAAAAAAAAAAAAAAAAAAAAAA.1" || err == nil {

@@ -69,7 +69,7 @@ func TestInspectReportsTimeOfQuorum(t *testing.T) {
 
 func TestInspectWithoutMajorityReportsOtherNodes(t *testing.T) {
 	r, c, l := startInspected(t)
-	r.do(2, placeEntry("holdfast:queue:{lock:k}", "somebody", 1)...)
+	r.do(2, zaddPlaceArgs("holdfast:queue:{lock:k}", "somebody", 1)...)
 	r.killServers(c, 0, 1)
 	check := func(what string, st holdfast.Status) {
 		t.Helper()

@@ -239,7 +239,7 @@ func TestPatternSubscriberKeepsNoDeadWaiterAlive(t *testing.T) {
 			got := fixture.Later(func() *holdfast.Lease { return r.acquire(waiter, "k", &holdfast.AcquireOptions{TTL: longTTL}) })
 			r.awaitWaiters(holder, "k", 1)
 			dead := strings.Repeat("0", 25) + ".a"
-			r.do(0, placeEntry("holdfast:queue:{lock:k}", dead, 1)...)
+			r.do(0, zaddPlaceArgs("holdfast:queue:{lock:k}", dead, 1)...)
 			r.release(l)
 			if owner := fmt.Sprint(r.do(0, "GET", "lock:k")); strings.HasPrefix(owner, dead+" ") != (less != nil) {
 				t.Errorf("the lock is %s's", owner)

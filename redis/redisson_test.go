@@ -155,7 +155,7 @@ func TestWaiterAsksWhenRedissonPublishes(t *testing.T) {
 	javaThread.lock(r, "job")
 	crowd := []string{"ZADD", "holdfast:queue:{job}"}
 	for i := range 2000 {
-		crowd = append(crowd, placeEntry("", fmt.Sprintf("00000000-0000-8000-8000-000000000000:%d", i), 1<<51+i)[2:]...)
+		crowd = append(crowd, zaddPlaceArgs("", fmt.Sprintf("00000000-0000-8000-8000-000000000000:%d", i), 1<<51+i)[2:]...)
 	}
 	r.do(0, crowd...)
 	next := fixture.Later(func() *holdfast.Lease { return r.acquire(c, "job", nil) })

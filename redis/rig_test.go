@@ -453,7 +453,7 @@ func (g *guarded) loadBy(r *rig, clients []*holdfast.Client, key string, opts *h
 	}
 }
 
-// placeEntry returns the command that gives an owner a place in a queue that does not expire.
-func placeEntry(queue, owner string, stamp int) []string {
+// zaddPlaceArgs returns the command that gives an owner a place in a queue that does not expire.
+func zaddPlaceArgs(queue, owner string, stamp int) []string {
 	return []string{"ZADD", queue, strconv.Itoa(stamp), owner, "-9000000000000", wire.LapseMember(owner)}
 }

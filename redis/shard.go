@@ -87,7 +87,7 @@ func (c *cluster) beginAtClock() error {
 	return nil
 }
 
-// raiseFloor raises the floor of the client to the floor of a shard.
+// raiseFloor raises c.floor, the lowest token that a shard may grant, to at least floor. It never lowers it.
 func (c *cluster) raiseFloor(floor int64) {
 	for {
 		old := c.floor.Load()

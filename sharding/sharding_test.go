@@ -286,8 +286,8 @@ func nameIn(d *sharding.Driver, set string) string {
 	}
 }
 
-// A set with fewer abilities does not restrict the others.
-func TestMissingAbilityOfSetIsUnsupported(t *testing.T) {
+// A set with fewer abilities does not restrict the locks of the others.
+func TestAbilitiesDifferBySet(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, err := sharding.New([]sharding.Set{{Name: "more", Driver: memory.New(1)}, {Name: "less", Driver: template.New()}}, nil)

@@ -277,7 +277,7 @@ func (c *claim) nextRow(r row) (row, error) {
 	mine := r.owner == c.owner // also after a hand-over has expired: no other client has asked since
 	switch {
 	case c.isAdoption() && r.precedes(c.from):
-		return r, c.d.unavailableError(errPrecedes)
+		return r, c.d.unavailableError(errStaleRead)
 	case c.isAdoption() && !(r.isHeldBy(c.from.Owner) && isSameGrant(r.token, c.from)) && !r.isHeldBy(c.owner):
 		return r, driver.ErrLost
 	case c.isAdoption(), mine, !r.isHeld() && (r.isTurnOf(c.owner) || c.ear.isInside() && r.first.isQueued()):

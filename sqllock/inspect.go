@@ -62,7 +62,7 @@ func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
 		case err != nil:
 			return err
 		case r.precedes(g):
-			return d.unavailableError(errPrecedes)
+			return d.unavailableError(errStaleRead)
 		case !r.isHeldBy(g.Owner) || !isSameGrant(r.token, g):
 			return driver.ErrLost
 		}

@@ -144,8 +144,8 @@ func (d *Driver) noteBare() {
 	d.links.bare = true
 }
 
-// oldLinksKey is the context key that marks an attempt at a renewal whose predecessor got no connection in
-// time. The server may answer no login in either pool.
+// oldLinksKey marks the context of a renewal attempt whose predecessor got no connection in time. The attempt
+// prefers connections that are already open, because the server may not be answering logins.
 type oldLinksKey struct{}
 
 // runOld calls fn, for such an attempt, with an idle connection of the other pool. Without one, it calls

@@ -190,8 +190,8 @@ func (s standing) followsLossOf(g driver.Grant) bool {
 	return s.token > g.Token && g.Token != 0 || s.owner != g.Owner && s.token >= g.Token && s != standing{}
 }
 
-// errPrecedes reports that a lock was read in a state from before its grant.
-var errPrecedes = errors.New("the lock was read as it was before it was granted: by a replica that lags, or from a database that was set back")
+// errStaleRead reports that a lock was read in a state from before its grant.
+var errStaleRead = errors.New("the lock was read as it was before it was granted: by a replica that lags, or from a database that was set back")
 
 // isSameGrant reports whether a lock with this token, held by the owner of g, is still the grant g. The token
 // differs if the lock was taken away and then handed to a late ticket of the owner. A client that adopts a

@@ -53,7 +53,14 @@ func TestSameKindOfObstacleIsNoChange(t *testing.T) {
 	for _, c := range []struct {
 		last, now error
 		want      bool
-	}{{nil, heldError, true}, {nil, downError, true}, {heldError, heldError, false}, {downError, downError, false}, {heldError, downError, true}, {downError, heldError, true}} {
+	}{
+		{nil, heldError, true},
+		{nil, downError, true},
+		{heldError, heldError, false},
+		{downError, downError, false},
+		{heldError, downError, true},
+		{downError, heldError, true},
+	} {
 		if got := driverkit.ObstacleChanged(c.last, c.now); got != c.want {
 			t.Errorf("Changes(%v, %v) = %v", c.last, c.now, got)
 		}

@@ -33,7 +33,8 @@ func (w *Wait) Leave(err error) {
 	}
 }
 
-// Over returns the error for the end of the wait, with its last obstacle; nil while the wait continues.
+// Over returns nil while the wait may continue. Once ctx has ended it returns the error of ctx with the last
+// obstacle, and ErrClosed once the driver is closed.
 func (w *Wait) Over(ctx context.Context, c *Calls) error {
 	if c.Alive.Err() != nil {
 		return driver.ErrClosed

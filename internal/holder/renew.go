@@ -224,7 +224,9 @@ func (t *term) renewalRoundLocked(r driver.Renewal, recovered bool) renewalRound
 	if err != nil && lease != t {
 		err = t.user.holds[0].WithKey(err)
 	}
-	return renewalRound{lease: lease, event: Renewed{Key: lease.givenKeyLocked(), Owner: lease.user.owner, Token: lease.user.token, Waiters: lease.waiters, Err: err}}
+	return renewalRound{lease: lease, event: Renewed{
+		Key: lease.givenKeyLocked(), Owner: lease.user.owner, Token: lease.user.token, Waiters: lease.waiters, Err: err,
+	}}
 }
 
 // reportRoundsLocked sends the events and log lines of rounds that ended together, one for each lease. Of

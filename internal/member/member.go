@@ -275,10 +275,10 @@ func SameRun(admitted, now string) bool {
 	return admitted == now || strings.HasPrefix(admitted, now+"/") // a server drops its promotion when it has had no replica for an hour
 }
 
-// clocks are the wall clocks of a client and a node at one moment, in µs since 1970.
+// wallClocks holds the wall clocks of a client and a node at one moment, in µs since 1970.
 type wallClocks struct{ client, node int64 }
 
-// wallClocks holds the wall clocks of a client and a node at one moment, in µs since 1970.
+// wallClocks returns the wall clocks at the moment of the observation.
 func (o Observation) wallClocks() wallClocks { return wallClocks{o.Client, o.Node} }
 
 // elapsedSince returns the time since then, by the clock that shows less.

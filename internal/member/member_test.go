@@ -707,7 +707,7 @@ func TestUnpromotedShardIgnoresForeignMarker(t *testing.T) {
 	})
 }
 
-func TestOnlyNoQuarantineSkipsQuarantine(t *testing.T) {
+func TestVerdictReportsSkippedQuarantine(t *testing.T) {
 	t.Parallel()
 	for name, of := range map[string]struct {
 		rules  Rules

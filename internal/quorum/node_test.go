@@ -205,7 +205,8 @@ func TestNoGrantIsBelowMinToken(t *testing.T) {
 			t.Errorf("adopt, %s: %+v, left %+v, want token %d", name, r, l, tt.token)
 		}
 	}
-	if l, r := lockHeldByA(t).Adopt(noon, "a", "b", ttl, noon, firstBlockEnd+1000, 0); r.Token != firstBlockEnd+1000 || l.Fence != LastOfBlock(firstBlockEnd+1000) {
+	l, r := lockHeldByA(t).Adopt(noon, "a", "b", ttl, noon, firstBlockEnd+1000, 0)
+	if r.Token != firstBlockEnd+1000 || l.Fence != LastOfBlock(firstBlockEnd+1000) {
 		t.Errorf("adopt from another: %+v, left %+v", r, l)
 	}
 	if l, w := lockWithQueue(t).Release(noon, "a", firstBlockEnd+1000, 0, 1000, everybodyListens); w.Base != firstBlockEnd+1000 || l.Token != firstBlockEnd+1000 {

@@ -80,8 +80,8 @@ func FuzzQueuesBelongToOneLock(f *testing.F) {
 }
 
 // A Redis Cluster executes a script on the shard that has all of its KEYS, so a script must not touch any
-// other key. (Redisson's format is for one server, where scripts derive the names of Java's keys from the
-// lock's name.)
+// other key. (Redisson's format supports one server only; its scripts derive the keys of the Java client from
+// the lock's name.)
 func TestScriptsTouchOnlyTheirKeys(t *testing.T) {
 	t.Parallel()
 	named := regexp.MustCompile(`(?m)^local lock, (?:fence, )?queue(?:, owner)? = (.*)$`)

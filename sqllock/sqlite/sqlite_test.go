@@ -72,7 +72,7 @@ func TestBadURLsAreRejected(t *testing.T) {
 }
 
 // Each form of the URL leads to the same file.
-func TestOddPathNamesOneFile(t *testing.T) {
+func TestURLFormsOpenSameFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	const escaped = "a%20b%25c%3Fd%23e%26.db"
@@ -309,7 +309,7 @@ func TestAcquireWaitsForSlowWriter(t *testing.T) {
 }
 
 // Another program writes most of the time. In virtual time it is certain which gaps are found.
-func TestClaimFindsFirstGapBetweenWrites(t *testing.T) {
+func TestAcquireSucceedsBetweenWrites(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
 	const locks = 10

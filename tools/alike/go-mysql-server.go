@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Go-mysql-server serves the library of this name at the address in its argument: an in-memory database app,
-// without a login.
+// Go-mysql-server runs dolthub/go-mysql-server at the given address, with an in-memory database named app and no
+// authentication.
 package main
 
 import (

@@ -114,7 +114,7 @@ func TestOneLineCountsTests(t *testing.T) {
 	}
 }
 
-func TestFlagsStandBeforePackages(t *testing.T) {
+func TestFlagsEndAtFirstPackage(t *testing.T) {
 	t.Parallel()
 	if got := strings.Join(testFlags([]string{"-race", "-timeout=30m", "./redis", "-x"}), " "); got != "-race -timeout=30m" {
 		t.Errorf("flags are %q", got)

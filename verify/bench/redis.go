@@ -147,8 +147,8 @@ func (c redislockClient) lock(ctx context.Context, name string) (func(context.Co
 
 func (c redislockClient) close() { c.redis.Close() }
 
-// rueidislock as its README has it for one server of a recent version. The context bounds the hold as well as the wait.
-
+// rueidislockClient uses rueidislock as its README recommends for one recent Redis server. The context bounds
+// the hold as well as the wait.
 type rueidislockClient struct{ rueidislock.Locker }
 
 func openRueidislock(_ context.Context, addrs []string, _ int) (client, error) {

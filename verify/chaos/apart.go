@@ -108,8 +108,8 @@ func (h *holdfasts) lookAt(ctx context.Context, client *holdfast.Client, key, na
 	}
 }
 
-// heldBySides lists the locks of both sides that are held.
-func heldBySides(ctx context.Context, open func(prefix string) (driver.Driver, error), s *span, ttl time.Duration) (all []string, err error) {
+// locksHeldOnBothSides lists the locks of both sides that are held.
+func locksHeldOnBothSides(ctx context.Context, open func(prefix string) (driver.Driver, error), s *span, ttl time.Duration) (all []string, err error) {
 	for side := range sides {
 		d, err := open(nestedPrefix(s, side))
 		if err != nil {

@@ -250,7 +250,7 @@ func (s *etcdSite) findStaleLocks(ctx context.Context, span *span, ttl time.Dura
 	if err != nil || etcdClasses[span.Class].duty != apart {
 		return found, err
 	}
-	more, err := heldBySides(ctx, func(prefix string) (driver.Driver, error) { return openEtcdBelow(&o, prefix) }, span, ttl)
+	more, err := locksHeldOnBothSides(ctx, func(prefix string) (driver.Driver, error) { return openEtcdBelow(&o, prefix) }, span, ttl)
 	return append(found, more...), err
 }
 

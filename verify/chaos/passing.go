@@ -126,7 +126,8 @@ func (h *holdfasts) runOperator(ctx context.Context) {
 		if h.order.Schedule.backend().classes[s.Class].duty != passing {
 			continue
 		}
-		for sleep(ctx, time.Duration(s.start-monotonicNow())); ctx.Err() == nil && monotonicNow() < s.end-int64(tail); sleep(ctx, forceInterval/2+rand.N(forceInterval)) {
+		sleep(ctx, time.Duration(s.start-monotonicNow()))
+		for ; ctx.Err() == nil && monotonicNow() < s.end-int64(tail); sleep(ctx, forceInterval/2+rand.N(forceInterval)) {
 			h.seizeLock(ctx, s)
 		}
 	}

@@ -92,7 +92,7 @@ func (s *zookeeperSite) findStaleLocks(ctx context.Context, span *span, ttl time
 		return found, err
 	}
 	o := order{Nodes: s.servers.Addrs()}
-	more, err := heldBySides(ctx, func(prefix string) (driver.Driver, error) { return openZookeeperBelow(&o, prefix) }, span, ttl)
+	more, err := locksHeldOnBothSides(ctx, func(prefix string) (driver.Driver, error) { return openZookeeperBelow(&o, prefix) }, span, ttl)
 	return append(found, more...), err
 }
 

@@ -437,8 +437,9 @@ func (s *Server) Run(c Call, k Keys) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	if err, ok := replies[1].(resp.Error); ok && err != unadmittedReply && !strings.HasPrefix(string(err), "CLOCK ") && string(err) != quorum.ErrTokensEnd.Error() {
-		return Outcome{}, fmt.Errorf("%s: %w", c.Script, err)
+	fault, ok := replies[1].(resp.Error)
+	if ok && fault != unadmittedReply && !strings.HasPrefix(string(fault), "CLOCK ") && string(fault) != quorum.ErrTokensEnd.Error() {
+		return Outcome{}, fmt.Errorf("%s: %w", c.Script, fault)
 	}
 	if list, ok := replies[1].([]any); ok {
 		if c.Script == "acquire" {

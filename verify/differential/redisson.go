@@ -73,7 +73,8 @@ func RedissonVectors() Vectors {
 		case strings.Contains(ex.name, "long"), strings.Contains(ex.name, "another library"), strings.Contains(ex.name, "empty value"),
 			strings.Contains(ex.name, "whose number"):
 		case ex.call.Script == "renew" && free && ex.call.Restore, ex.call.Least != 0, ex.call.Script == "force" && ex.call.TTL == 0, ex.given.Notes != nil:
-		case ex.given.Lock != nil && (ex.given.Lock.Value == "a.1" || ex.given.Fence == nil || ex.given.Fence.Value == "5000"): // in this format the counter belongs to the lock
+		case ex.given.Lock != nil && (ex.given.Lock.Value == "a.1" || ex.given.Fence == nil || ex.given.Fence.Value == "5000"):
+			// In this format the counter belongs to the lock.
 		default:
 			v.Cases = append(v.Cases, ex.redissonCase())
 		}

@@ -56,7 +56,7 @@ With the option ~NoCheck~ none asks: such a driver is for ~Limits~, ~Diagnose~ a
 	abilities = `
 ## Abilities
 
-What an engine cannot do is ~ErrUnsupported~. Several sets can do what all of them can; here they are of package ~memory~.
+What an engine cannot do is ~ErrUnsupported~. The column for several sets shows sets of package ~memory~; each set supports what its engine does.
 
 `
 	refusals = `

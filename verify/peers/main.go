@@ -236,7 +236,8 @@ func (r *row) linePrefix() string { return "| " + r.name + " | " }
 // writePage writes the rows between the marks of the page. Rows that were not run stay.
 func writePage(page string, chosen []scene, rows []*row) error {
 	return tool.Page{Path: page, Begin: begin, End: end}.Fill(func(old string) string {
-		table := headingOf(scenes)
+		var table strings.Builder
+		table.WriteString(headingOf(scenes))
 		for _, p := range peers {
 			line := ""
 			for was := range strings.Lines(old) {
@@ -249,9 +250,9 @@ func writePage(page string, chosen []scene, rows []*row) error {
 					line = r.overwriteLine(line, chosen)
 				}
 			}
-			table += line
+			table.WriteString(line)
 		}
-		return table
+		return table.String()
 	})
 }
 

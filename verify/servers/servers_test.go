@@ -88,9 +88,10 @@ func TestShortenedErrorKeepsCause(t *testing.T) {
 	long := strings.Repeat("x", 100)
 	for text, want := range map[string]string{
 		"two holders": "two holders",
-		"open: redis: node 127.0.0.1:17413: node is not fit for locks: HELLO: unknown":        "HELLO: unknown",
-		"warning reach 127.0.0.1:1,127.0.0.1:22 it is\n down":                                 "warning reach it is down",
-		"the server lacks what locks need: ERROR: Function (pg_advisory_xact_lock) not found": "the server lacks what locks need: ERROR: Function (pg_advisory_xact_lock) not…",
+		"open: redis: node 127.0.0.1:17413: node is not fit for locks: HELLO: unknown": "HELLO: unknown",
+		"warning reach 127.0.0.1:1,127.0.0.1:22 it is\n down":                          "warning reach it is down",
+		"the server lacks what locks need: ERROR: Function (pg_advisory_xact_lock) not found": "" +
+			"the server lacks what locks need: ERROR: Function (pg_advisory_xact_lock) not…",
 		long: long[:maxCell] + "…",
 	} {
 		if got := shortenError(text); got != want {

@@ -158,8 +158,8 @@ func (w *world) checkRecovery(k *key) {
 	}
 }
 
-// checkLeftoverLocks checks that every lock is gone a TTL after all workers have left, at once in a world without
-// faults, and that no queue place outlives it.
+// checkLeftoverLocks checks that no node still holds a lock after all workers have left: at once in a world
+// without faults, where the queues must be empty too, and otherwise after the longest TTL, drift and a hand-over.
 func (w *world) checkLeftoverLocks() {
 	if w.working > 0 {
 		return

@@ -12,7 +12,7 @@ import (
 )
 
 // All requests of a row are forwarded before the first value arrives.
-func TestValuesFindTheirRequests(t *testing.T) {
+func TestRepliesMatchRequests(t *testing.T) {
 	t.Parallel()
 	const push = "push" // a push without a request
 	for _, c := range []struct {

@@ -36,7 +36,8 @@ func TestFunctionsFitOnScreen(t *testing.T) {
 				continue
 			}
 			seen++
-			if lines := files.Position(f.End()).Line - files.Position(f.Pos()).Line + 1; lines > most && !longFunctions[strings.TrimPrefix(path, root+"/")+" "+f.Name.Name] {
+			lines := files.Position(f.End()).Line - files.Position(f.Pos()).Line + 1
+			if lines > most && !longFunctions[strings.TrimPrefix(path, root+"/")+" "+f.Name.Name] {
 				t.Errorf("%s: %s has %d lines, and %d are the most: give a part of it a name", files.Position(f.Pos()), f.Name.Name, lines, most)
 			}
 		}

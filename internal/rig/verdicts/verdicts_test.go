@@ -191,7 +191,7 @@ func (s *source) check() (found []fault) {
 		ofPackage := s.durations
 		s.durations = maps.Clone(ofPackage)
 		s.addConstants(f.Body, s.durations)
-		s.visitOutside(f.Body, func(n ast.Node) {
+		s.inspectOutsideBubbles(f.Body, func(n ast.Node) {
 			switch n := n.(type) {
 			case *ast.CompositeLit:
 				s.findShortOption(n, add)
@@ -216,8 +216,8 @@ func (s *source) check() (found []fault) {
 	return found
 }
 
-// visitOutside calls fn with each node that is not in a bubble.
-func (s *source) visitOutside(n ast.Node, fn func(ast.Node)) {
+// inspectOutsideBubbles calls fn with each node that is not in a bubble.
+func (s *source) inspectOutsideBubbles(n ast.Node, fn func(ast.Node)) {
 	ast.Inspect(n, func(n ast.Node) bool {
 		if call, ok := n.(*ast.CallExpr); ok {
 			if isCallOf("synctest", "Test")(call) || s.bubbles[calledName(call)] {

@@ -26,7 +26,7 @@ import (
 type Shard struct {
 	Fixed
 	id    string // id in the cluster
-	slots int    // number of its hash slots at the last look
+	slots int    // number of its hash slots in the last reply to CLUSTER SLOTS
 	top   int    // the highest of them
 }
 
@@ -106,7 +106,7 @@ func (p *Shard) NoReplica(l *resp.Conn) error {
 // Shard implements Place.
 func (p *Shard) Shard() string { return p.id }
 
-// Slots returns the number of hash slots of the shard at the last look.
+// Slots returns the number of hash slots of the shard in the last reply to CLUSTER SLOTS.
 func (p *Shard) Slots() int { return p.slots }
 
 // Rights implements Place.
