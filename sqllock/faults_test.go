@@ -33,6 +33,22 @@ func TestOneConnectionIsEnough(t *testing.T) {
 	})
 }
 
+// The time of a statement is over before it has a connection.
+func TestUnsentStatementBlamesNoDatabase(t *testing.T) {
+	forEach(t, []database{onSQLite}, func(r *rig) {
+		d := r.newDriver()
+		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+		ctx, end := context.WithCancelCause(r.Context())
+		end(context.DeadlineExceeded)
+		if err := d.Ping(ctx); !errors.Is(err, driver.ErrUnavailable) {
+			r.Errorf("Ping() = %v, want that the database is unavailable", err)
+		}
+		if e := d.Nodes()[0]; e.State != driver.NodeUp {
+			r.Errorf("the database is %v: %v", e.State, e.Err)
+		}
+	})
+}
+
 func TestBusyPoolIsNoDatabaseFault(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		db := r.openPool(r.newRelay().Addr)

@@ -39,13 +39,13 @@ func newPrepared(db *sql.DB) *prepared {
 	return l
 }
 
-// awaitConn waits for a free connection. leave gives it back.
+// awaitConn waits for a free connection. leave gives it back. Its error is no fault of the file, which was not asked.
 func (l *prepared) awaitConn(ctx context.Context) (leave func(), err error) {
 	if l.room == nil {
 		return func() {}, nil // the pool itself waits
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return nil, busy{err}
 	}
 	select {
 	case l.room <- struct{}{}:
