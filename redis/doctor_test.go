@@ -257,7 +257,7 @@ func TestDoctorFindsEachFaultAlone(t *testing.T) {
 			r.useNames(nil)
 			r.do(2, "CONFIG", "SET", "appendfsync", "everysec")
 			return r.url(), nil
-		}, "durable", driver.VerdictFault, []string{"does so no more", "DEL holdfast:set"}},
+		}, "durable", driver.VerdictFault, []string{"no longer does", "DEL holdfast:set"}},
 		{"a node that cannot read back what it has written", func(r *rig) (string, *redis.Options) {
 			r.servers[2] = redistest.Start(r, &redisproc.Options{AppendOnly: "always"})
 			r.useNames(nil)
