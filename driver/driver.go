@@ -20,7 +20,8 @@
 //     ctx, Close, or a rejection that time does not change, such as a wrong password.
 //     (AcquireWaitsForTheRelease, AWaitGoesOnWhenTheHolderDies, AWaitSurvivesAnOutage,
 //     AWaitMayBeginInAnOutage)
-//   - NoWait. With Request.NoWait, Acquire makes one attempt. It returns a *HeldError if the
+//   - NoWait. With Request.NoWait, Acquire makes one attempt. It may repeat that for a moment
+//     while a free lock is kept for waiters, and no owner is known. It returns a *HeldError if the
 //     service answered that another owner has the lock or comes first, and an
 //     *UnavailableError if the service did not answer. It never confuses the two.
 //     (TryOnAHeldKeyNamesTheHolder, OneTryWinsOrNone, WithoutAMajorityTheNodesAreNamed)

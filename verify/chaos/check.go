@@ -389,18 +389,20 @@ func (l *lockHistory) findReturns() (out []finding) {
 	return out
 }
 
-// cutShort finds locks that were not kept for the requested MinHold, though nobody took them away before. It skips locks that another
-// client began to adopt meanwhile: some of several nodes may not have had the release yet, and the failed adoption frees the lock there.
-func (l *lockHistory) cutShort() (out []finding) {
+// cutShort finds locks that were not kept for the requested MinHold, though nobody took them away before the release. With several nodes
+// that decide together it also skips locks that another client began to adopt after the release: some nodes may not have had the release
+// yet, and the failed adoption frees the lock there.
+func (l *lockHistory) cutShort(several bool) (out []finding) {
 	granted := l.grantedAttempts()
 	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
 	for _, a := range granted {
 		if a.least == 0 || a.released == 0 || a.lost != 0 || a.forced != 0 {
 			continue
 		}
+		taken := a.taken != 0 && (several || a.taken < a.released)
 		kept := a.first - a.ttl + a.least // the grant came no earlier than a TTL before the end of trust
 		for _, b := range granted {
-			if a.got < b.got && b.got < kept && (a.taken == 0 || b.got < a.taken) {
+			if a.got < b.got && b.got < kept && (!taken || b.got < a.taken) {
 				out = append(out, finding{l.key, fmt.Sprintf("%s (token %d) was to be kept until %d at least, and %s (token %d) had it at %d",
 					a.try, a.token, kept, b.try, b.token, b.got)})
 				break
