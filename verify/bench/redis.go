@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/bsm/redislock"
@@ -51,6 +52,7 @@ func openDriver(ctx context.Context, addrs []string, opts redis.Options) (*redis
 		nodes[i].Addr = addr
 	}
 	opts.NoQuarantine = true
+	opts.Logger = slog.New(slog.DiscardHandler) // it warns of NoQuarantine, once for each client and server
 	return redis.New(ctx, nodes, &opts)
 }
 
