@@ -62,10 +62,9 @@ func (c *Cluster) joinServers(ctx context.Context) error {
 		if _, err := s.Do("CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)); err != nil {
 			return err
 		}
-		host, port, _ := net.SplitHostPort(c.Servers[0].Addr())
-		if _, err := s.Do("CLUSTER", "MEET", host, port); err != nil && i > 0 {
-			return err
-		}
+	}
+	if err := c.introduce(); err != nil {
+		return err
 	}
 	for i, s := range c.Servers[:c.masters] {
 		args := []string{"CLUSTER", "ADDSLOTS"}
@@ -83,7 +82,7 @@ func (c *Cluster) joinServers(ctx context.Context) error {
 		}
 		if err := retryUntilDone(ctx, func() error {
 			_, err := s.Do("CLUSTER", "REPLICATE", id)
-			return err
+			return errors.Join(err, c.introduceForgotten())
 		}); err != nil {
 			return err
 		}
@@ -91,39 +90,74 @@ func (c *Cluster) joinServers(ctx context.Context) error {
 	return c.Await(ctx)
 }
 
+// introduce makes each server known to the first one, and through it to all.
+func (c *Cluster) introduce() error {
+	host, port, _ := net.SplitHostPort(c.Servers[0].Addr())
+	for _, s := range c.Servers[1:] {
+		if _, err := s.Do("CLUSTER", "MEET", host, port); err != nil && !errors.Is(err, syscall.ECONNREFUSED) {
+			return err
+		}
+	}
+	return nil
+}
+
+// introduceForgotten introduces the servers again if one does not know all of them: a server forgets another whose
+// answer to the introduction takes longer than the node timeout, as it does on a busy machine.
+func (c *Cluster) introduceForgotten() error {
+	for _, s := range c.Servers {
+		reply, err := s.Do("CLUSTER", "INFO")
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			continue // it does not run
+		}
+		if err != nil {
+			return err
+		}
+		text, _ := reply.(string)
+		_, known, _ := strings.Cut(text, "cluster_known_nodes:")
+		known, _, _ = strings.Cut(known, "\r")
+		if n, err := strconv.Atoi(known); err != nil || n < len(c.Servers) {
+			return errors.Join(err, c.introduce())
+		}
+	}
+	return nil
+}
+
 // Await blocks until every running server reports that the cluster works, has the same master for each slot
 // and, if it is a replica, is connected to its own master.
 func (c *Cluster) Await(ctx context.Context) error {
-	return retryUntilDone(ctx, func() error {
-		var views []string
-		for _, s := range c.Servers {
-			reply, err := s.Do("CLUSTER", "INFO")
-			if errors.Is(err, syscall.ECONNREFUSED) {
-				continue // it does not run
-			}
-			if err != nil {
-				return err
-			}
-			if text, _ := reply.(string); !strings.Contains(text, "cluster_state:ok") {
-				return fmt.Errorf("%s: %s", s.Addr(), text)
-			}
-			if reply, err = s.Do("INFO", "replication"); err != nil {
-				return err
-			}
-			if text, _ := reply.(string); strings.Contains(text, "role:slave") && !strings.Contains(text, "master_link_status:up") {
-				return fmt.Errorf("%s is not in touch with its master", s.Addr())
-			}
-			owners, err := c.slotOwners(s)
-			if err != nil {
-				return err
-			}
-			views = append(views, fmt.Sprint(owners))
+	return retryUntilDone(ctx, func() error { return errors.Join(c.introduceForgotten(), c.agree()) })
+}
+
+// agree returns an error while c does not fulfil what Await waits for.
+func (c *Cluster) agree() error {
+	var views []string
+	for _, s := range c.Servers {
+		reply, err := s.Do("CLUSTER", "INFO")
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			continue // it does not run
 		}
-		if len(slices.Compact(views)) > 1 {
-			return errors.New("the servers disagree about the slots")
+		if err != nil {
+			return err
 		}
-		return nil
-	})
+		if text, _ := reply.(string); !strings.Contains(text, "cluster_state:ok") {
+			return fmt.Errorf("%s: %s", s.Addr(), text)
+		}
+		if reply, err = s.Do("INFO", "replication"); err != nil {
+			return err
+		}
+		if text, _ := reply.(string); strings.Contains(text, "role:slave") && !strings.Contains(text, "master_link_status:up") {
+			return fmt.Errorf("%s is not in touch with its master", s.Addr())
+		}
+		owners, err := c.slotOwners(s)
+		if err != nil {
+			return err
+		}
+		views = append(views, fmt.Sprint(owners))
+	}
+	if len(slices.Compact(views)) > 1 {
+		return errors.New("the servers disagree about the slots")
+	}
+	return nil
 }
 
 // slotOwners returns the ports of the masters of all slots, as s knows them.

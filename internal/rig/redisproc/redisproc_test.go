@@ -45,6 +45,22 @@ func isListening(addr string) bool {
 	return true
 }
 
+func TestForgottenServersJoinAgain(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t, &redisproc.ClusterOptions{Masters: 2})
+	a, b := cluster.Servers[0], cluster.Servers[1]
+	for _, pair := range [][2]*redisproc.Server{{a, b}, {b, a}} {
+		id, err := pair[1].ID()
+		if err != nil {
+			t.Fatal(err)
+		}
+		doCommand(t, pair[0], "CLUSTER", "FORGET", id)
+	}
+	if err := cluster.Await(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestServersAreSeparate(t *testing.T) {
 	t.Parallel()
 	servers := redistest.StartN(t, 3)
