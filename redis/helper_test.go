@@ -3,14 +3,12 @@ package redis_test
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/holdfast-go/holdfast"
@@ -94,19 +92,6 @@ func (r *rig) startWaiter() *waiter {
 		w.Wait()
 	})
 	return w
-}
-
-// stop stops the process, and returns when it has stopped: the signal alone only requests that.
-func (w *waiter) stop() error {
-	if err := w.Process.Signal(syscall.SIGSTOP); err != nil {
-		return err
-	}
-	var status syscall.WaitStatus
-	for {
-		if _, err := syscall.Wait4(w.Process.Pid, &status, syscall.WUNTRACED, nil); !errors.Is(err, syscall.EINTR) {
-			return err
-		}
-	}
 }
 
 func (w *waiter) awaitHeld(t testing.TB, r *rig) {

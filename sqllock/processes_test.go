@@ -193,11 +193,11 @@ func takeGuarded(ctx context.Context, c *holdfast.Client, n int) error {
 	slog.SetLogLoggerLevel(slog.LevelError) // the end of each of these processes logs a warning
 	for range n {
 		err := c.Do(ctx, "k", &holdfast.AcquireOptions{TTL: shortTTL}, func(context.Context, *holdfast.Lease) error {
-			if syscall.Flock(int(door.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+			if flock(door, flockTry) != nil {
 				other, err := os.ReadFile(door.Name())
 				return errors.Join(err, addWord("overlaps", fmt.Sprintf("%s-%d", other, os.Getpid())))
 			}
-			defer syscall.Flock(int(door.Fd()), syscall.LOCK_UN)
+			defer flock(door, flockEnd)
 			_, err := door.WriteAt(fmt.Appendf(nil, "%7d", os.Getpid()), 0)
 			time.Sleep(rand.N(2 * time.Millisecond))
 			return errors.Join(err, addWord("inside", strconv.Itoa(os.Getpid())))
@@ -229,7 +229,7 @@ func countByFlock() int {
 			break
 		}
 		for err = syscall.EINTR; errors.Is(err, syscall.EINTR); {
-			err = syscall.Flock(int(door.Fd()), syscall.LOCK_EX)
+			err = flock(door, flockWait)
 		}
 		if err == nil && i > 0 {
 			err = errors.Join(noteWord("flock-waits", fmt.Sprintf("%d ", time.Since(begin).Milliseconds())), noteWord("flock-count", ""))
@@ -417,7 +417,7 @@ func (r *rig) flockWait(processes int) time.Duration {
 	r.Helper()
 	door, err := os.OpenFile(filepath.Join(filepath.Dir(r.file), "door"), os.O_CREATE|os.O_RDWR, 0o600)
 	r.Must(err)
-	r.Must(syscall.Flock(int(door.Fd()), syscall.LOCK_EX))
+	r.Must(flock(door, flockWait))
 	var all sync.WaitGroup
 	for i := range processes {
 		_, exited := r.startProcess("flock", i)

@@ -1,5 +1,3 @@
-//go:build unix
-
 // Package etcdproc starts real etcd clusters for tests, on free ports of 127.0.0.1, each in its own folder. It
 // never touches a server that already runs.
 package etcdproc

@@ -1,5 +1,3 @@
-//go:build unix
-
 // Package mariaproc starts real MariaDB and MySQL servers for tests, each on a socket in its own folder. It
 // never touches a server that already runs.
 //
