@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,6 +49,11 @@ func joinNode(n *node, c net.Conn, rep report) *connection {
 	return l
 }
 
+// watch watches l until it ends.
+func watch(l *connection, report func()) {
+	l.n.watchConnection(l, &session.Redial{Min: int64(minRedial), Max: int64(maxRedial)}, report)
+}
+
 // tryAcquire asks for a lock, and returns how long that took.
 func tryAcquire(ctx context.Context, d *Driver) (time.Duration, error) {
 	start := time.Now()
@@ -86,7 +92,7 @@ func TestPausedClientReadsAnswersBeforeDisconnecting(t *testing.T) {
 		running, ended := false, make(chan struct{})
 		go func() {
 			defer close(ended)
-			d.nodes[0].watchConnection(l, func() {
+			watch(l, func() {
 				if !running {
 					running = true
 					time.Sleep(stopped)
@@ -120,7 +126,7 @@ func TestPausedClientLeavesItsMaster(t *testing.T) {
 		running, ended := false, make(chan struct{})
 		go func() {
 			defer close(ended)
-			n.watchConnection(l, func() {
+			watch(l, func() {
 				if !running {
 					running = true
 					time.Sleep(stopped)
@@ -145,14 +151,14 @@ func TestIdleClientNoticesDeadPeer(t *testing.T) {
 	withLink(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
 		go io.Copy(io.Discard, far) // without an answer
 		start := time.Now()
-		d.nodes[0].watchConnection(l, func() {})
+		watch(l, func() {})
 		if took := time.Since(start); took > pingEvery+pace.Silence()+2*watchEvery {
 			t.Errorf("noticed after %v, want a ping each %v and %v for its answer", took, pingEvery, pace.Silence())
 		}
 	})
 }
 
-// A link that loses a renewal is closed while another link can still renew the lease.
+// A link that loses a renewal stays open while the client opens another one, in time to renew the lease.
 func TestDeadLinkLeavesTimeToRenew(t *testing.T) {
 	t.Parallel()
 	const ttl = 2 * time.Second
@@ -174,13 +180,42 @@ func TestDeadLinkLeavesTimeToRenew(t *testing.T) {
 		go io.Copy(io.Discard, far) // without an answer
 		var renewing sync.WaitGroup
 		renewing.Go(func() { d.engine.Renew(ctx, []driver.Grant{g}) })
-		start := time.Now()
-		d.nodes[0].watchConnection(l, func() {})
-		if took := time.Since(start); took >= ttl/2 { // the renewal is sent after a third of the TTL
-			t.Errorf("the link was given up after %v, of a lease with a TTL of %v", took, ttl)
+		start, opened := time.Now(), make(chan time.Duration, 100)
+		d.nodes[0].net.Dialer.Dial = func(context.Context, string, string) (net.Conn, error) {
+			if l.Ended() {
+				t.Error("the link was given up before another was open")
+			}
+			opened <- time.Since(start)
+			return nil, syscall.ECONNREFUSED
+		}
+		watch(l, func() {})
+		if took := <-opened; took >= ttl/2 { // the renewal is sent after a third of the TTL
+			t.Errorf("another link was opened after %v, of a lease with a TTL of %v", took, ttl)
 		}
 		cancel()
 		renewing.Wait()
+	})
+}
+
+// A server does not vote twice while a connection is opened beside an open one of its node.
+func TestFailedReplacementLeavesNodeListed(t *testing.T) {
+	t.Parallel()
+	withLink(t, func(t *testing.T, d *Driver, _ *connection, _ net.Conn) {
+		const run = "run"
+		if err := d.gate.noteArrival(d.nodes[0].addr, run); err != nil {
+			t.Fatal(err)
+		}
+		d.nodes[0].net.Dialer.Dial = func(context.Context, string, string) (net.Conn, error) {
+			near, far := net.Pipe()
+			far.Close()
+			return near, nil
+		}
+		if _, _, err := d.gate.dialNode(t.Context(), d.nodes[0]); err == nil {
+			t.Fatal("a server that hangs up was admitted")
+		}
+		if err := d.gate.noteArrival("other:6379", run); err == nil {
+			t.Error("the same server votes under another address")
+		}
 	})
 }
 

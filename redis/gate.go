@@ -122,7 +122,9 @@ func (g *gate) dialNode(ctx context.Context, n *node) (*resp.Conn, report, error
 	if err != nil {
 		_, secure := l.Conn.(*tls.Conn) // Dial may have encrypted it
 		l.Close()
-		g.noteLeave(n.addr)
+		if n.link.Load() == nil {
+			g.noteLeave(n.addr)
+		}
 		if ctx.Err() != nil {
 			err = server.LateError(ctx, err)
 		}
@@ -227,7 +229,11 @@ func (g *gate) identifyServer(ctx context.Context, n *node, l *resp.Conn, rep *r
 	rep.process = strings.Clone(s.info["run_id"]) // a substring would keep all of INFO in memory
 	rep.hello, rep.run = s.hello, rep.process
 	if n.place.Shard() == "" {
-		if err := g.noteArrival(n.addr, rep.run); err != nil {
+		note := g.noteArrival
+		if n.link.Load() != nil {
+			note = g.checkArrival
+		}
+		if err := note(n.addr, rep.process); err != nil {
 			return s, err
 		}
 	}
@@ -323,12 +329,28 @@ var errNoRun = server.Unfit("give Redis or Valkey themselves, not a proxy, or us
 func (g *gate) noteArrival(addr, run string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if err := g.findTwinLocked(addr, run); err != nil {
+		return err
+	}
+	g.present[addr] = run
+	return nil
+}
+
+// checkArrival rejects a second vote of the same server, for a connection beside an open one of addr, whose
+// server still counts.
+func (g *gate) checkArrival(addr, run string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.findTwinLocked(addr, run)
+}
+
+// findTwinLocked returns an error if another address leads to the same run of a server. The caller holds mu.
+func (g *gate) findTwinLocked(addr, run string) error {
 	for other, r := range g.present {
 		if r == run && other != addr && run != "" {
 			return server.Unfit("list every server once", "it is the same server as %s, which would vote twice", other)
 		}
 	}
-	g.present[addr] = run
 	return nil
 }
 

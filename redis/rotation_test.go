@@ -3,13 +3,16 @@ package redis_test
 import (
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/redis"
 )
@@ -169,4 +172,106 @@ func TestImitationsOfRedisAreNamed(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A server is busy for longer than a renewal may take, while no new connection can be opened: the login
+// changes, or connections are slow. The old connection still works, and the lease goes on over it.
+func TestBusyServerInRotationKeepsLease(t *testing.T) {
+	t.Parallel()
+	const ttl = 2 * time.Second
+	for name, dial := range map[string]func(context.Context) error{
+		"refused": func(context.Context) error { return syscall.ECONNREFUSED },
+		"silent": func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				server := &hostileServer{turn: 1 << 30}
+				var busyUntil atomic.Int64
+				h := &fakeNetwork{hosts: map[string]func([]string) []byte{"server": func(words []string) []byte {
+					time.Sleep(time.Until(time.Unix(0, busyUntil.Load())))
+					return server.answer(words)
+				}}}
+				var gap atomic.Bool
+				d, err := redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, &redis.Options{
+					Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+						if gap.Load() {
+							return nil, dial(ctx)
+						}
+						return h.dial(ctx, network, addr)
+					},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				c, err := holdfast.New(d, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				l, err := c.Acquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: ttl})
+				if err != nil {
+					t.Fatal(err)
+				}
+				gap.Store(true)
+				time.Sleep(ttl/3 - time.Millisecond)
+				busyUntil.Store(time.Now().Add(ttl/2 - 50*time.Millisecond).UnixNano())
+				time.Sleep(5 * time.Second)
+				if err := context.Cause(l.Context()); err != nil {
+					t.Errorf("the lease ended: %v", err)
+				}
+				gap.Store(false)
+				if err := l.Release(t.Context()); err != nil {
+					t.Errorf("Release() = %v", err)
+				}
+			})
+		})
+	}
+}
+
+// A connection that has died without a word is replaced in time to renew the lease.
+func TestDeadConnectionIsReplacedInTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const ttl = 2 * time.Second
+		server := &hostileServer{turn: 1 << 30}
+		var dead atomic.Bool
+		h := &fakeNetwork{hosts: map[string]func([]string) []byte{"new": server.answer, "old": func(words []string) []byte {
+			if dead.Load() {
+				return []byte{}
+			}
+			return server.answer(words)
+		}}}
+		d, err := redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, &redis.Options{
+			Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+				if dead.Load() {
+					return h.dial(ctx, network, "new:6379")
+				}
+				return h.dial(ctx, network, "old:6379")
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := holdfast.New(d, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		l, err := c.Acquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: ttl})
+		if err != nil {
+			t.Fatal(err)
+		}
+		dead.Store(true)
+		time.Sleep(5 * time.Second)
+		if err := context.Cause(l.Context()); err != nil {
+			t.Errorf("the lease ended: %v", err)
+		}
+		if err := l.Release(t.Context()); err != nil {
+			t.Errorf("Release() = %v", err)
+		}
+	})
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/session"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redis/internal/format"
@@ -52,46 +53,84 @@ func (n *node) supervise(l *connection) {
 			n.d.notifyNode(e)
 		}
 	}
-	redial := session.Redial{Min: int64(minRedial), Max: int64(maxRedial)}
+	redial := &session.Redial{Min: int64(minRedial), Max: int64(maxRedial)}
 	for n.ctx.Err() == nil {
+		var next <-chan dialed
 		if l != nil {
-			begin := time.Now()
-			n.watchConnection(l, report)
-			report()
-			redial.Ended(int64(time.Since(begin)))
+			next = n.watchConnection(l, redial, report)
 		}
-		if pauseFor(n.ctx, time.Duration(redial.Next(rand.Uint32()))); n.ctx.Err() != nil { // a Dial of the user may ignore ctx
+		if next == nil {
+			next = n.dialAfterPause(redial)
+		}
+		found := <-next
+		if n.ctx.Err() != nil { // a Dial of the user may ignore ctx
+			found.close()
 			return
 		}
-		if l, _ = n.dialChecked(n.ctx); l == nil {
+		if l, _ = n.admitDialed(found); l == nil {
 			report()
 			n.expireDebts()
 		}
 		n.d.logs.Go(n.logDefects) // a Logger may block
 	}
-	if l != nil { // the driver was closed while the connection was being opened
+	if l != nil { // the driver was closed while the connection was being admitted
 		l.HangUp(errHungUp)
 	}
+}
+
+// dialed is the result of an attempt to open a connection: a checked line, or an error.
+type dialed struct {
+	line *resp.Conn
+	rep  report
+	err  error
+}
+
+// close closes a line that is not used.
+func (f *dialed) close() {
+	if f.line != nil {
+		f.line.Close()
+	}
+}
+
+// dialAfterPause opens a connection that the gate has checked, after the pause between attempts. The channel
+// receives one result, which the receiver admits or closes.
+func (n *node) dialAfterPause(redial *session.Redial) <-chan dialed {
+	pause, result := time.Duration(redial.Next(rand.Uint32())), make(chan dialed, 1)
+	n.d.work.Go(func() {
+		found := dialed{err: n.ctx.Err()}
+		if pauseFor(n.ctx, pause); n.ctx.Err() == nil {
+			found.line, found.rep, found.err = n.d.gate.dialNode(n.ctx, n)
+		}
+		result <- found
+	})
+	return result
 }
 
 // dialChecked opens a connection that the gate has checked, and lets the node vote over it. With an error
 // there is no connection, or one over which the node does not vote yet.
 func (n *node) dialChecked(ctx context.Context) (*connection, error) {
 	line, rep, err := n.d.gate.dialNode(ctx, n)
-	if rep.skipped {
-		n.mu.Lock()
-		n.news = append(n.news, errSkipped)
-		n.mu.Unlock()
+	return n.admitDialed(dialed{line, rep, err})
+}
+
+// admitDialed lets the node vote over a new connection. No other connection of the node is open. The results
+// are those of dialChecked.
+func (n *node) admitDialed(found dialed) (*connection, error) {
+	n.noteSkipped(found.rep)
+	err := found.err
+	if err == nil && n.place.Shard() == "" {
+		err = n.d.gate.noteArrival(n.addr, found.rep.process) // again, as the end of a connection before it counts as the node's
 	}
 	if err != nil {
+		found.close()
 		n.mu.Lock()
 		n.err = err
 		n.mu.Unlock()
 		n.d.set.noteLoss(n)
 		return nil, err
 	}
-	n.noteReport(rep)
-	l := newConnection(n, line, rep)
+	n.noteReport(found.rep)
+	l := newConnection(n, found.line, found.rep)
 	l.Start(n.d.work.Go)
 	n.settleDebts(l)
 	n.introduceClient(l)
@@ -135,31 +174,65 @@ func (n *node) takeVote(l *connection, err error) {
 }
 
 // watchConnection looks at l at intervals until it ends. It leaves a node that does not answer, sends the
-// description of this client to the node again, and sends owed releases.
-func (n *node) watchConnection(l *connection, report func()) {
+// description of this client to the node again, and sends owed releases. If a renewal over l is late, it opens
+// another connection, and then ends l: the server may be busy, and reject logins during a rotation of
+// passwords, so an open connection is not given up for none. All requests go over l until then, and over the
+// next connection once those over l have been answered or have failed.
+//
+// It returns the next connection if that is open or being opened, and nil otherwise.
+func (n *node) watchConnection(l *connection, redial *session.Redial, report func()) (next <-chan dialed) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
+	begin, doubted := time.Now(), false
 	w := session.Watch{Votes: l.votes, Replaced: n.place.Replaced(), Looked: l.looked.Load()}
-	for i := 1; ; i++ {
+	for i := 0; ; {
 		report()
+		var found *dialed
 		select {
 		case <-tick.C:
+			i++
+		case result := <-next:
+			found, next = &result, nil
 		case <-l.Gone():
-			return
+			if report(); !doubted {
+				redial.Ended(int64(time.Since(begin)))
+			}
+			return next
 		case <-n.ctx.Done():
 			l.HangUp(errHungUp)
-			return
+			return next
 		}
 		err := w.Look(l.takeSight())
 		n.stalled.Store(w.Stalled)
 		l.looked.Store(w.Looked)
 		switch {
+		case found != nil && found.err == nil && w.Doubted:
+			return replaceConnection(l, *found)
+		case found != nil:
+			n.noteSkipped(found.rep)
+			found.close() // an error, or l works again
 		case err != nil:
 			l.HangUp(err)
+		case w.Doubted && next == nil:
+			if !doubted {
+				redial.Ended(int64(time.Since(begin)))
+			}
+			next = n.dialAfterPause(redial)
 		case !w.Stalled:
 			n.tendConnection(l, time.Duration(i)*watchEvery)
 		}
+		doubted = w.Doubted
 	}
+}
+
+// replaceConnection ends l, and returns found for the next connection once all requests over l have failed:
+// that connection first sends the releases that are owed then.
+func replaceConnection(l *connection, found dialed) <-chan dialed {
+	l.HangUp(session.ErrSilent)
+	<-l.Gone()
+	next := make(chan dialed, 1)
+	next <- found
+	return next
 }
 
 // tendConnection does the regular work of a connection that answers. age is the age of the connection.
@@ -276,6 +349,16 @@ func (n *node) adviseError(addr string, err error, secure bool) error {
 		return err
 	}
 	return server.AddAdvice(err, secure)
+}
+
+// noteSkipped keeps for the log that a check has skipped a quarantine.
+func (n *node) noteSkipped(rep report) {
+	if !rep.skipped {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.news = append(n.news, errSkipped)
 }
 
 // noteReport stores the results of the check of a new connection.

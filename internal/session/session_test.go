@@ -97,23 +97,30 @@ func TestTokensBelowFloorDoNotCount(t *testing.T) {
 func TestSilentNodeIsLeftAtSecondCheck(t *testing.T) {
 	t.Parallel()
 	silence := int64(pace.Silence())
-	var w session.Watch
-	for i, look := range []struct {
-		silent, renewal int64
-		stalled         bool
-		err             error
-	}{
-		{silent: 0},
-		{silent: 2 * silence, stalled: true}, // this client may have been stopped
-		{silent: 0},
-		{silent: silence / 2, stalled: true},
-		{silent: silence, stalled: true},
-		{silent: silence / 2, renewal: second / 2, stalled: true, err: session.ErrSilent}, // the lease has time for another attempt
-		{silent: silence + 1, stalled: true, err: session.ErrSilent},
-	} {
-		err := w.Look(session.Sight{Now: int64(i) * second, Silent: look.silent, Renewal: look.renewal})
-		if !errors.Is(err, look.err) || w.Stalled != look.stalled {
-			t.Errorf("look %d: Look() = %v, stalled: %v; want %v, %v", i, err, w.Stalled, look.err, look.stalled)
+	for _, replaced := range []bool{false, true} {
+		w := session.Watch{Replaced: replaced}
+		for i, look := range []struct {
+			silent, renewal int64
+			stalled, late   bool
+			err             error
+		}{
+			{silent: 0},
+			{silent: 2 * silence, stalled: true}, // this client may have been stopped
+			{silent: 0},
+			{silent: silence / 2, stalled: true},
+			{silent: silence, stalled: true},
+			{silent: silence / 2, renewal: second / 2, stalled: true, late: true}, // the lease has time for another attempt
+			{silent: silence / 2, stalled: true},
+			{silent: silence + 1, stalled: true, late: true, err: session.ErrSilent},
+			{silent: 0},
+		} {
+			if replaced && look.late { // its successor may grant locks soon
+				look.err = session.ErrSilent
+			}
+			err := w.Look(session.Sight{Now: int64(i) * second, Silent: look.silent, Renewal: look.renewal})
+			if !errors.Is(err, look.err) || w.Stalled != look.stalled || w.Doubted != (look.late && !replaced) {
+				t.Errorf("look %d, replaced %v: Look() = %v, %+v; want %+v", i, replaced, err, w, look)
+			}
 		}
 	}
 }

@@ -38,6 +38,10 @@ type Watch struct {
 	Replaced bool  // another server may replace the node
 	Looked   int64 // time of the client's last look
 	Stalled  bool  // at the last look the node was silent for too long
+	// Doubted reports that another connection should be opened beside this one, and replace it: a renewal over
+	// this one is late. The node may be busy, and reject new connections meanwhile, so the client stays until
+	// the next one is open. It never reports that for a node that another server may replace.
+	Doubted bool
 }
 
 // Sight holds the state of a connection when a client looks at it.
@@ -47,8 +51,9 @@ type Sight struct {
 	Renewal int64 // shortest TTL of a renewal in progress; 0: none
 }
 
-// maxSilence returns how long the node may be silent. It leaves a waiting renewal time for another attempt over
-// the next connection: this connection may be dead, behind a firewall that has forgotten it.
+// maxSilence returns how long the node may be silent before the client turns to another connection. It leaves
+// a waiting renewal time for another attempt: this connection may be dead, behind a firewall that has forgotten
+// it.
 func (s Sight) maxSilence() int64 {
 	if s.Renewal == 0 {
 		return int64(pace.Silence())
@@ -56,9 +61,9 @@ func (s Sight) maxSilence() int64 {
 	return int64(min(pace.Silence(), pace.RequestTime(time.Duration(s.Renewal), pace.Alone)))
 }
 
-// Look returns the reason why the client leaves the connection; nil: it stays. It leaves a silent node at the
-// second look that finds the node silent: after the first, a client that was stopped reads the answers that
-// have arrived.
+// Look returns the reason why the client leaves the connection; nil: it stays. It leaves or doubts a silent
+// node at the second look that finds the node silent: after the first, a client that was stopped reads the
+// answers that have arrived.
 func (w *Watch) Look(s Sight) error {
 	switch {
 	case w.Votes != 0 && s.Now >= w.Votes:
@@ -68,7 +73,9 @@ func (w *Watch) Look(s Sight) error {
 	}
 	before := w.Stalled
 	w.Looked, w.Stalled = s.Now, isStalled(s.Silent)
-	if before && w.Stalled && s.Silent > s.maxSilence() {
+	late := before && w.Stalled && s.Silent > s.maxSilence()
+	w.Doubted = late && !w.Replaced
+	if late && (w.Replaced || s.Silent > int64(pace.Silence())) {
 		return ErrSilent
 	}
 	return nil

@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"errors"
+
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/session"
 )
@@ -192,7 +194,11 @@ func (l *link) watchSilence() {
 				sight.Renewal = r.TTL
 			}
 		}
-		if err := l.watch.Look(sight); err != nil {
+		err := l.watch.Look(sight)
+		if err == nil && l.watch.Doubted && l.w.now >= l.cut && l.n.admitNode(l.c) {
+			err = errReplaced
+		}
+		if err != nil {
 			l.w.logEvent("%s leaves node %d: %v", l.c.name, l.n.i, err)
 			l.sever(true)
 			return
@@ -202,6 +208,9 @@ func (l *link) watchSilence() {
 		}
 	})
 }
+
+// errReplaced ends a connection beside which the client has opened another one.
+var errReplaced = errors.New("another connection is open")
 
 func (l *link) failRequest(r *request, unsent bool) {
 	l.finishRequest(r, reply{Reply: quorum.Reply{Event: quorum.Event{Kind: quorum.Failed, Unsent: unsent}}})
