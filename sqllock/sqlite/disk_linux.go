@@ -18,6 +18,9 @@ var networks = map[int64]string{
 // maybeRemoteFS are file systems that may be on a network.
 var maybeRemoteFS = map[int64]string{0x65735546: "FUSE", 0x01021997: "9P"}
 
+// layers are file systems that show each container its own files.
+var layers = map[int64]string{0x794C7630: "overlayfs", 0x61756673: "aufs"}
+
 // fileSystem returns the file-system number of a folder; 0: unknown.
 func fileSystem(folder string) (kind int64, free uint64) {
 	var s syscall.Statfs_t
@@ -31,6 +34,13 @@ func fileSystem(folder string) (kind int64, free uint64) {
 func networkOf(folder string) string {
 	kind, _ := fileSystem(folder)
 	return networks[kind]
+}
+
+// layerOf returns the name of the folder's file system if that belongs to one container; empty: it does not, or
+// it is not known.
+func layerOf(folder string) string {
+	kind, _ := fileSystem(folder)
+	return layers[kind]
 }
 
 // diskSpace returns the free space for this user, and the kind of the file system if it may be on a network.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
 // No network file system can be mounted here, so the test takes the number of the local one for a network.
@@ -29,5 +30,24 @@ func TestNetworkFileSystemIsRejected(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("Open has made %v, %v", left, err)
+	}
+}
+
+// The doctor does not call a file that only one container sees a file of the machine. The test takes the number
+// of the local file system for a container's.
+func TestDoctorNamesContainerLayer(t *testing.T) {
+	dir := t.TempDir()
+	kind, _ := fileSystem(dir)
+	if before, known := layers[kind]; known {
+		defer func() { layers[kind] = before }()
+	} else {
+		defer delete(layers, kind)
+	}
+	layers[kind] = "a layer"
+	var notes driverkit.Notes
+	checkSpace(&notes, dir)
+	if len(notes.Found) != 1 || notes.Found[0].Bad() || !strings.Contains(notes.Found[0].Text, "on a layer,") ||
+		strings.Contains(notes.Found[0].Text, "this machine") {
+		t.Errorf("the doctor finds %+v", notes.Found)
 	}
 }

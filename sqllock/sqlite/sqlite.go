@@ -377,6 +377,9 @@ func checkSpace(notes *driverkit.Notes, folder string) {
 			"name a file on a disk of this machine")
 	case free < little:
 		notes.Add("disk", driver.VerdictWarning, fmt.Sprintf("%d MB are free: on a full disk no lock is taken, renewed or released", free>>20), "make room on it")
+	case layerOf(folder) != "":
+		notes.OK("disk", "on %s, %d MB free: a process in another container does not see these locks, unless the file is on a volume that both mount",
+			layerOf(folder), free>>20)
 	default:
 		notes.OK("disk", "on this machine, %d MB free", free>>20)
 	}
