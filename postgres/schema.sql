@@ -212,7 +212,8 @@ END $$;
 
 -- Blocks at the turnstile until this session is through, and then takes the lock as acquire does, or queues up. The session has the
 -- turnstile then, until it leaves; o_blocked reports whether it had to wait for that. o_blocked is NULL if lock_timeout ended the wait,
--- which bounds how long the snapshot of this statement keeps dead rows from being cleaned up.
+-- which bounds how long the snapshot of this statement keeps dead rows from being cleaned up. Its ticket then notes at once that nothing
+-- blocks any more: until its client does that, those behind would come through before it.
 CREATE OR REPLACE FUNCTION holdfast.enter(
 	p_name text, p_owner text, p_ttl bigint, p_holder jsonb, p_grace bigint, p_place bigint,
 	OUT o_blocked boolean, OUT o_token bigint, OUT o_owner text, OUT o_holder jsonb, OUT o_age bigint, OUT o_left bigint, OUT o_waiters bigint
@@ -226,6 +227,7 @@ BEGIN
 		BEGIN
 			PERFORM pg_advisory_lock(holdfast.turnstile(p_name));
 		EXCEPTION WHEN lock_not_available THEN
+			UPDATE holdfast.ticket SET channel = ltrim(channel, '-') WHERE name = p_name AND owner = p_owner AND channel LIKE '-%';
 			o_blocked := NULL;
 			RETURN;
 		END;

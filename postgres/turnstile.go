@@ -192,6 +192,7 @@ type visit struct {
 
 	mu    sync.Mutex // guards the fields below
 	conn  *pgx.Conn  // the connection that has sent the statement; nil: not sent, or ended
+	sent  time.Time  // when the statement was sent; zero: not yet
 	ended bool       // nobody waits for the answer: ear must not be set
 	ear   *pgx.Conn  // the connection whose session has the turnstile; nil: none. The visit's owner returns it
 
@@ -213,14 +214,29 @@ func (v *visit) isOver() bool {
 	}
 }
 
-// ticketChannel returns the channel for the claim's ticket while the claim blocks at the turnstile or has it.
-// The server notifies a blocked waiter only if no waiter comes through. It notifies a waiter that came through
-// only after a while, because that waiter polls the row often at first.
+// isBlocked reports whether the statement blocks at the turnstile for all that the client knows: it was sent long
+// enough ago to have arrived there, and not so long ago that it may have left.
+func (v *visit) isBlocked() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	age := time.Since(v.sent)
+	return v.conn != nil && age >= ticketTime/2 && age < visitTime
+}
+
+// ticketChannel returns the channel for the claim's ticket while the claim waits at the turnstile or has it.
+// The server notifies a blocked waiter only if no waiter comes through, so a ticket must not note a block before
+// the claim is in the queue there, nor after it has left: waiters behind it would come through first. The server
+// notifies a waiter that came through only after a while, because that waiter polls the row often at first.
 func (v *visit) ticketChannel(listens *string) *string {
-	where := "-"
-	if v.heard {
+	where := ""
+	switch {
+	case v.heard:
 		where = "+"
 		v.tells = listens != nil && time.Since(v.begun) >= ticketTime
+	case v.isBlocked():
+		where = "-"
+	default:
+		return listens
 	}
 	if listens != nil && (v.tells || !v.heard) {
 		where += *listens
@@ -273,7 +289,7 @@ func (v *visit) run(ctx context.Context, d *Driver, conn *pgx.Conn, args []any) 
 	}
 	v.mu.Lock()
 	ended := v.ended
-	v.conn = conn
+	v.conn, v.sent = conn, time.Now()
 	v.mu.Unlock()
 	if ended {
 		d.ears.putBack(conn)

@@ -70,6 +70,28 @@ func TestWaitersPassTurnstileInOrder(t *testing.T) {
 	r.checkCleared()
 }
 
+// The server ends a block at the turnstile after a while. The waiter's client may notice that late, for example
+// while its machine stands still, and is handed the lock all the same: who blocks behind it must not overtake it.
+func TestTimedOutVisitKeepsItsTurn(t *testing.T) {
+	r := startRig(t)
+	g := r.Grant(r.newDriver(), "k", long)
+	blocks, slow := r.openSession(), r.openSession()
+	r.execOn(blocks, "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
+	r.execOn(slow, "SELECT FROM holdfast.acquire('k', 'slow', 10000000, '{}', true, '-', 10000000, 30000000)")
+	r.execOn(slow, "SET lock_timeout = '10ms'")
+	through := new(bool)
+	r.Must(slow.QueryRow(r.Within(), r.in("SELECT o_blocked FROM holdfast.enter('k', 'slow', 10000000, '{}', 10000000, 30000000)")).Scan(&through))
+	if through != nil {
+		t.Fatal("it is through the turnstile, which another session has")
+	}
+	r.execOn(blocks, "SELECT holdfast.leave('k', $1, 0, false)", g.Owner)
+	var next *string
+	r.Must(blocks.QueryRow(r.Within(), r.in("SELECT owner FROM holdfast.lock WHERE name = 'k'")).Scan(&next))
+	if next == nil || *next != "slow" {
+		t.Errorf("the lock was not handed to the oldest ticket but is left to the turnstile (%v)", next)
+	}
+}
+
 // TestHandOverTakesTwoStatements of the client that takes the lock and frees it. Every five seconds the driver sends one more.
 func TestHandOverTakesTwoStatements(t *testing.T) {
 	r := startRig(t)

@@ -1,0 +1,33 @@
+package postgres
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Waiters that come through the turnstile pass a ticket that notes a block, so a waiter whose statement has not
+// arrived there, or has left, must not note one.
+func TestTicketNotesBlockAtTurnstileAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v, listens := &visit{begun: time.Now()}, new("ch")
+		check := func(when, want string) {
+			t.Helper()
+			if got := *v.ticketChannel(listens); got != want {
+				t.Errorf("%s: channel %q, want %q", when, got, want)
+			}
+		}
+		time.Sleep(ticketTime)
+		check("while its connection is being opened", "ch")
+		v.conn, v.sent = new(pgx.Conn), time.Now()
+		check("when its statement was sent", "ch")
+		time.Sleep(ticketTime)
+		check("while it blocks", "-ch")
+		time.Sleep(visitTime)
+		check("when the server has ended the block", "ch")
+		v.conn, v.heard = nil, true
+		check("once it is through", "+ch")
+	})
+}
