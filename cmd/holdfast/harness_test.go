@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,13 +28,22 @@ import (
 var rounds = flag.Int("rounds", 6, "how often the tests of --guard and of a cut-off holder repeat; the full count is 100")
 
 // programs builds holdfast as in a release, without the race detector, which would slow it down and multiply
-// its memory. It also builds a clock for the tests' commands.
+// its memory. One file more has it run at the pace of the tests. It also builds a clock for the tests' commands.
 var programs = sync.OnceValues(func() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "holdfast-test-"); err != nil {
 		return "", err
 	}
 	programsFolder.Store(dir)
-	out, err := exec.Command("go", "build", "-buildvcs=false", "-tags=grpcnotrace", "-o", dir, ".", "./testdata/mono").CombinedOutput()
+	here, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	overlay := filepath.Join(dir, "overlay.json")
+	text := fmt.Sprintf(`{"Replace": {%q: %q}}`, filepath.Join(here, "paced.go"), filepath.Join(here, "testdata", "paced", "paced.go"))
+	if err := os.WriteFile(overlay, []byte(text), 0o600); err != nil {
+		return "", err
+	}
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-tags=grpcnotrace", "-overlay="+overlay, "-o", dir, ".", "./testdata/mono").CombinedOutput()
 	if err != nil {
 		err = errors.Join(err, errors.New(string(out)))
 	}

@@ -112,6 +112,9 @@ func DetailTime() time.Duration { return Scale(time.Second) }
 // DoctorTime bounds the time that the console waits for a diagnosis.
 func DoctorTime() time.Duration { return Scale(30 * time.Second) }
 
+// DemoTime bounds a demonstration, which takes five seconds on a quiet machine.
+func DemoTime() time.Duration { return Scale(18 * time.Second) }
+
 // BrowserTime bounds the time of a browser to send a request, or to read a response.
 func BrowserTime() time.Duration { return Scale(10 * time.Second) }
 

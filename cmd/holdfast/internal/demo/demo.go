@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/fence"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 const (
@@ -47,7 +48,7 @@ type stage struct {
 
 // Run runs the demonstration and prints its story. It blocks for about five seconds.
 func Run(ctx context.Context, nodes Nodes, out io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, 18*time.Second) // end even if something breaks
+	ctx, cancel := context.WithTimeout(ctx, pace.DemoTime()) // end even if something breaks
 	defer cancel()
 	s := &stage{nodes: nodes, out: out, begun: time.Now(), clients: make(map[string]*holdfast.Client)}
 	defer s.close()

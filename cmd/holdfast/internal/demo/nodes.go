@@ -5,9 +5,9 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/memory"
 	"github.com/holdfast-go/holdfast/redis"
@@ -68,7 +68,7 @@ func (n *processes) Open(ctx context.Context) (driver.Driver, error) {
 		nodes = append(nodes, redis.Node{Addr: s.Addr()})
 	}
 	// No client has used these nodes before, so they need no quarantine.
-	return redis.New(ctx, nodes, &redis.Options{Timeout: 5 * time.Second, NoQuarantine: true, Logger: slog.New(slog.DiscardHandler)})
+	return redis.New(ctx, nodes, &redis.Options{Timeout: pace.OpenTime(), NoQuarantine: true, Logger: slog.New(slog.DiscardHandler)})
 }
 
 func (n *processes) Stop(i int)                             { n.servers[i].Kill() }
