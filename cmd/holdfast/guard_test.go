@@ -27,11 +27,12 @@ import (
 const stubbornScript = `trap "" TERM INT HUP; echo $$ >>$0; (trap "" TERM; echo $(exec sh -c 'echo $PPID') >>$0; exec sleep 300) &
 (trap "" TERM; echo $(exec sh -c 'echo $PPID') >>$0; exec sleep 300) & while :; do sleep 300; done`
 
-// shortLeaseFlags sets a short lease, so that a hundred rounds end soon. Half of it is margin: on a busy machine a
-// killed process waits long for the processor before it dies.
-var shortLeaseFlags = []string{"--ttl", shortTTL.String(), "--renew", "300ms", "--margin", "1500ms", "--kill-after", "100ms"}
+// shortLeaseFlags has a lease end two seconds after its last renewal, so that a hundred rounds end soon. The
+// margin is long: on a busy machine the guard, and a process that it has killed, wait long for the processor. In
+// all rounds but those of a cut-off node the guard gives the lock back, so nobody waits for the margin.
+var shortLeaseFlags = []string{"--ttl", shortTTL.String(), "--renew", "300ms", "--margin", (shortTTL - 2*time.Second).String(), "--kill-after", "100ms"}
 
-const shortTTL = 3 * time.Second
+const shortTTL = 15 * time.Second
 
 // The test kills or suspends holdfast. The command's whole group must be gone before another command starts.
 func TestGuardKillsBeforeNextHolderStarts(t *testing.T) {
