@@ -28,16 +28,15 @@
 //	}
 //
 // Do waits for the lock, also through an outage; TryAcquire does not wait; Acquire returns the Lease. The client
-// renews all leases until they are released, and renews none that was lost. Waiters are served in the order in
-// which they came, inside a process and, where the driver can, between processes. Package memory has locks
-// inside one process, for tests.
+// renews each lease until it is released or lost. Waiters are served in order of arrival, inside a process and, if
+// the driver can, between processes. Package memory has locks inside one process, for tests.
 //
 // # What is not promised
 //
 // A lease can be lost while its holder works: the process may be paused, the network cut, a server's clock set. No
-// lock over a network can exclude that. So a Lease knows until when it can be trusted (Lease.Deadline), ends a
-// context at that moment at the latest (Lease.Context), and carries a number by which a storage can reject a
-// holder that comes too late (Lease.Token, package fence). Exclusion without such a storage holds while a majority
-// of the servers keep their memory, no clock jumps, and the holder stops when its context ends. The table of
-// promises is in docs/protocol.md.
+// lock over a network can rule that out. So each Lease has a deadline until which the holder can trust it
+// (Lease.Deadline), a context that ends at the deadline or earlier (Lease.Context), and a number by which a storage
+// rejects a holder that comes too late (Lease.Token, package fence). Without such a storage there is one holder at
+// a time as long as a majority of the servers keep their memory, no clock jumps, and the holder stops when its
+// context ends. The table of promises is in docs/protocol.md.
 package holdfast
