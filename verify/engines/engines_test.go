@@ -42,29 +42,29 @@ const page = "../../docs/engines.md"
 const (
 	opening = `# The engines side by side
 
-What each engine takes, can do and returns; [choosing.md](choosing.md) helps to choose one. ~cd verify && go test ./engines -update~ writes
+Options, abilities and errors of each engine; [choosing.md](choosing.md) helps to choose one. ~cd verify && go test ./engines -update~ writes
 this page from the types and against real servers, and the test fails if it is out of date.
 
 ## Open
 
-~holdfast.Open(ctx, url, opts)~ returns a client for any engine whose package the program imports, with the engine's default options. To
-give others, call the ~Open~ of the package, which takes a URL, or ~New~, which takes what the engine natively has, such as the pool of a
-program; ~holdfast.New~ makes the client, which closes its driver. All ask the service once, and return an error that time does not fix.
-With the option ~NoCheck~ none asks: such a driver is for ~Limits~, ~Diagnose~ and the ~Migrate~ of databases.
+~holdfast.Open(ctx, url, opts)~ returns a client for any engine whose package the program imports, with the engine's default options. To pass
+other options, call the ~Open~ of the package, which takes a URL, or ~New~, which takes the engine's native client or settings, such as the pool
+of a program; ~holdfast.New~ makes the client, which closes its driver. All ask the service once, and return an error that time does not fix.
+With the option ~NoCheck~ none of them asks: use such a driver for ~Limits~, ~Diagnose~ and the ~Migrate~ of databases.
 
 `
 	abilities = `
 ## Abilities
 
-What an engine cannot do is ~ErrUnsupported~. The column for several sets shows sets of package ~memory~; each set supports what its engine does.
+What an engine cannot do returns ~ErrUnsupported~. The column for several sets shows sets of package ~memory~; each set supports what its engine does.
 
 `
 	refusals = `
 ## Errors
 
-They are those of package ~holdfast~, the same for each engine, for ~errors.Is~. Where the table names ~TryAcquire~, ~Open~ succeeds; ~Acquire~
-then waits for a service that does not answer. – : not tested, because the MariaDB of the tests asks for no password, and root may write to
-any file.
+Compare errors by ~errors.Is~ with the errors of package ~holdfast~, which are the same for each engine. Where the table names ~TryAcquire~,
+~Open~ succeeds; ~Acquire~ then waits for a service that does not answer. – : not tested, because the MariaDB of the tests asks for no password,
+and root may write to any file.
 
 `
 )
@@ -159,7 +159,7 @@ func TestPageMatchesEngines(t *testing.T) {
 		limitRow("order of arrival", func(l holdfast.Limits) string { return yesOrNo(l.Order) }),
 		limitRow("`MinHold`", func(l holdfast.Limits) string { return yesOrNo(l.MinHold) }),
 		limitRow("`Extend` to another TTL", func(l holdfast.Limits) string { return yesOrNo(l.ChangeTTL) }),
-		limitRow("least TTL", func(l holdfast.Limits) string { return l.MinTTL.String() }),
+		limitRow("shortest TTL", func(l holdfast.Limits) string { return l.MinTTL.String() }),
 		limitRow("longest TTL", func(l holdfast.Limits) string { return formatLimit(l.MaxTTL) }),
 		limitRow("TTLs in steps of", func(l holdfast.Limits) string { return formatStep(l.Granularity) }),
 		abilityRow[driver.Inspector]("`Inspect`"),
@@ -167,7 +167,7 @@ func TestPageMatchesEngines(t *testing.T) {
 		abilityRow[driver.Queuer]("`Queue`"),
 		abilityRow[driver.Checker]("`Check`"),
 		abilityRow[driver.Forcer]("`ForceRelease`"),
-		abilityRow[driver.Alerter]("its holder hears of it at once"),
+		abilityRow[driver.Alerter]("its holder learns of it at once"),
 		abilityRow[driver.Adopter]("`Adoptable`, `Detach`, `Adopt`"),
 		abilityRow[driver.Notifier]("`Nodes` and events of nodes"),
 		abilityRow[driver.Doctor]("`Diagnose`"),
