@@ -90,7 +90,7 @@ type alertingDriver struct {
 	checks int
 }
 
-func (d *alertingDriver) Alert(fn func(owner, why string)) { d.alert = fn }
+func (d *alertingDriver) Alert(fn func(owner, reason string)) { d.alert = fn }
 
 func (d *alertingDriver) Check(ctx context.Context, g driver.Grant) error {
 	d.checks++
@@ -129,7 +129,7 @@ func runAroundAlertCheck(t *testing.T, reason string, before, after func(t *test
 		}
 		take := func() {
 			for i := range 5 {
-				drv.Node(i).Lose("k")
+				drv.Node(i).DropLock("k")
 			}
 		}
 		drv.before, drv.after = func() { before(t, drv, l, take) }, func() { after(t, drv, l, take) }

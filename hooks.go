@@ -23,16 +23,16 @@ import (
 // A hook may call any method of the client. Close and Shutdown wait up to a second for the hooks to receive
 // all events, so they return even if a hook hangs or calls them. Later versions may add fields to the events.
 type Hooks struct {
-	Waiting  func(WaitingEvent)  // the lock is held, and the caller begins to wait
-	Acquired func(AcquiredEvent) // a lease begins
-	Failed   func(FailedEvent)   // an attempt to get a lease ended without one
-	Renewed  func(RenewedEvent)  // the watchdog renewed a lease, or failed to
-	AtRisk   func(AtRiskEvent)   // a lease has become at risk, or no longer is: see AtRiskEvent
-	Lost     func(LostEvent)     // a lease ended before it was released
-	Released func(ReleasedEvent) // a lease was released
-	Node     func(NodeEvent)     // a node of the service changed its state
-	Differs  func(DiffersEvent)  // the holder of the key gave another number of slots or readers
-	Dropped  func(DroppedEvent)  // events were dropped, because hooks were too slow
+	Waiting      func(WaitingEvent)      // the lock is held, and the caller begins to wait
+	Acquired     func(AcquiredEvent)     // a lease begins
+	Failed       func(FailedEvent)       // an attempt to get a lease ended without one
+	Renewed      func(RenewedEvent)      // the watchdog renewed a lease, or failed to
+	AtRisk       func(AtRiskEvent)       // a lease has become at risk, or no longer is: see AtRiskEvent
+	Lost         func(LostEvent)         // a lease ended before it was released
+	Released     func(ReleasedEvent)     // a lease was released
+	Node         func(NodeEvent)         // a node of the service changed its state
+	SizeMismatch func(SizeMismatchEvent) // the holder of the key gave another number of slots or readers
+	Dropped      func(DroppedEvent)      // events were dropped, because hooks were too slow
 }
 
 // WaitingEvent reports that a caller begins to wait. The Context of this and other events has the values of
@@ -46,13 +46,13 @@ type WaitingEvent struct {
 
 // AcquiredEvent reports the start of a lease.
 type AcquiredEvent struct {
-	Context  context.Context
-	Key      string
-	Owner    string
-	Token    Token
-	Waited   time.Duration // since Acquire was called
-	Told     bool          // a WaitingEvent reported the wait
-	HandOver bool          // another caller of this process passed the lock on, without the service
+	Context      context.Context
+	Key          string
+	Owner        string
+	Token        Token
+	Waited       time.Duration // since Acquire was called
+	WaitReported bool          // a WaitingEvent reported the wait
+	HandOver     bool          // another caller of this process passed the lock on, without the service
 }
 
 // FailedEvent reports that a call of Acquire, TryAcquire, Do or Adopt ended without a lease. Each call that
@@ -61,24 +61,24 @@ type AcquiredEvent struct {
 // AcquireAll sends one for each key that it waited for in vain, TryAcquireAll one for the key that its error
 // names.
 type FailedEvent struct {
-	Context context.Context
-	Key     string
-	Waited  time.Duration // since the call began
-	Told    bool          // a WaitingEvent reported the start of the wait
-	Err     error         // the cause, without the *Error that the call returns
+	Context      context.Context
+	Key          string
+	Waited       time.Duration // since the call began
+	WaitReported bool          // a WaitingEvent reported the start of the wait
+	Err          error         // the cause, without the *Error that the call returns
 }
 
 // RenewedEvent reports the end of one round of renewal. A writer sends one for all its locks together: it is
 // renewed when all of them are, and Err names a lock that was not.
 type RenewedEvent struct {
-	Key      string
-	Owner    string
-	Token    Token
-	Deadline time.Time     // the lease is valid until then
-	Left     time.Duration // the time that was left of the old lease when the round ended
-	Late     time.Duration // time by which the round ended after it was due; 0 if it was not late, or Extend started it
-	Waiters  int           // number of other waiters, as far as it is known
-	Err      error         // the round failed; it is repeated until the lease ends
+	Key       string
+	Owner     string
+	Token     Token
+	Deadline  time.Time     // the lease is valid until then
+	Remaining time.Duration // the time that was left of the old lease when the round ended
+	Lag       time.Duration // time by which the round ended after it was due; 0 if it was not late, or Extend started it
+	Waiters   int           // number of other waiters, as far as it is known
+	Err       error         // the round failed; it is repeated until the lease ends
 }
 
 // AtRiskEvent reports a change in the redundancy of a lease, once for each change. It comes with the renewal
@@ -129,14 +129,14 @@ const (
 	NodeDegraded = driver.NodeDegraded // votes, but needs an operator
 )
 
-// DiffersEvent reports that a caller found the key held by a holder that had given another number of slots or
+// SizeMismatchEvent reports that a caller found the key held by a holder that had given another number of slots or
 // readers. All callers of a key should give the same number: otherwise more of them may hold the key than the
 // smaller number allows. Each such attempt sends the event.
-type DiffersEvent struct {
-	Key    string
-	Gave   string // what the attempt gave, such as "3 slots"
-	Others string // what the holder gave, such as "4 slots" or "16 readers"
-	Holder Holder
+type SizeMismatchEvent struct {
+	Key       string
+	Requested string // what the attempt gave, such as "3 slots"
+	Existing  string // what the holder gave, such as "4 slots" or "16 readers"
+	Holder    Holder
 }
 
 // DroppedEvent reports that events were dropped at this point.

@@ -64,7 +64,7 @@ func BenchmarkUnset(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		h.Acquired(holder.Acquired{Context: holder.Values{Context: ctx}, Key: "order/1", Owner: "owner", Token: 1, Waited: time.Millisecond})
-		h.Renewed(holder.Renewed{Key: "order/1", Owner: "owner", Token: 1, Left: time.Second})
+		h.Renewed(holder.Renewed{Key: "order/1", Owner: "owner", Token: 1, Remaining: time.Second})
 		h.Released(holder.Released{Context: ctx, Key: "order/1", Owner: "owner", Token: 1, Held: time.Millisecond})
 	}
 }

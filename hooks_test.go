@@ -229,8 +229,8 @@ func TestEventsReportWhetherWaitWasAnnounced(t *testing.T) {
 	}
 	hooks := holdfast.Hooks{
 		Waiting:  func(holdfast.WaitingEvent) { waiting++; most = max(most, waiting) },
-		Acquired: func(e holdfast.AcquiredEvent) { end(e.Told) },
-		Failed:   func(e holdfast.FailedEvent) { end(e.Told) },
+		Acquired: func(e holdfast.AcquiredEvent) { end(e.WaitReported) },
+		Failed:   func(e holdfast.FailedEvent) { end(e.WaitReported) },
 	}
 	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
 		for range 50 { // some waiters give up at the moment in which they get the lock
@@ -258,7 +258,7 @@ func TestEventsReportWhetherWaitWasAnnounced(t *testing.T) {
 
 func TestRenewedEventReportsLateness(t *testing.T) {
 	var late []time.Duration
-	hooks := holdfast.Hooks{Renewed: func(e holdfast.RenewedEvent) { late = append(late, e.Late) }}
+	hooks := holdfast.Hooks{Renewed: func(e holdfast.RenewedEvent) { late = append(late, e.Lag) }}
 	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 9 * time.Second})
 		passTime(4 * time.Second)

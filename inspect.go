@@ -117,7 +117,7 @@ func (c *Client) Diagnose(ctx context.Context, ttl time.Duration) ([]Finding, er
 // no other token ends.
 //
 // The holder loses its lease at once if the driver is a driver.Alerter and the holder's client can be reached,
-// otherwise at its next renewal. In the first case the cause of its context includes why: give the reason and
+// otherwise at its next renewal. In the first case the cause of its context includes reason: give the reason and
 // who takes the lock, in a line of at most 200 bytes. A longer text is cut.
 //
 // ErrUnconfirmed means that the lock was taken away, but a replica that takes over now may not know it. A
@@ -126,7 +126,7 @@ func (c *Client) Diagnose(ctx context.Context, ttl time.Duration) ([]Finding, er
 //
 // Errors: ErrLost if token does not belong to the present holder, ErrUnavailable, ErrUnsupported,
 // ErrUnconfirmed.
-func (c *Client) ForceRelease(ctx context.Context, key string, token Token, why string) (err error) {
+func (c *Client) ForceRelease(ctx context.Context, key string, token Token, reason string) (err error) {
 	defer func() { err = wrapError("force release", key, err) }()
 	if err := checkInspectedKey(key); err != nil {
 		return err
@@ -135,15 +135,15 @@ func (c *Client) ForceRelease(ctx context.Context, key string, token Token, why 
 	if !ok {
 		return unsupportedError("it cannot take a lock from its holder")
 	}
-	why = holder.OneLine(why)
-	done, err := f.Force(ctx, key, token, why)
+	reason = holder.OneLine(reason)
+	done, err := f.Force(ctx, key, token, reason)
 	switch {
 	case err != nil && !errors.Is(err, ErrUnconfirmed):
 		return err
 	case !done:
 		return foreignTokenError(token)
 	}
-	c.keeper.EndForced(key, token, why)
+	c.keeper.EndForced(key, token, reason)
 	return err
 }
 

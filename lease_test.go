@@ -46,7 +46,7 @@ func TestCheckChangesNothing(t *testing.T) {
 		l := b.acquire(b.client, "k", nil)
 		lose := func(nodes int) {
 			for i := range nodes {
-				b.drv.Node(i).Lose("k")
+				b.drv.Node(i).DropLock("k")
 			}
 		}
 		lose(2)

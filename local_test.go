@@ -210,7 +210,7 @@ func TestHungRenewalDoesNotDelayHandedOverLease(t *testing.T) {
 			second[l.Key()] = l
 		}
 		for i := range 2 {
-			b.drv.Node(i).Lose("slow")
+			b.drv.Node(i).DropLock("slow")
 		}
 		b.drv.Node(2).Freeze() // two of five nodes can renew it and two cannot
 		passTime(5 * time.Second)

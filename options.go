@@ -159,7 +159,7 @@ func (c *Client) checkTTL(most, least time.Duration) error {
 	case most > maxTTL:
 		return invalidError("a TTL or shortest hold of %v is too long; give at most %v, and let the lease be renewed", most, maxTTL)
 	case c.limits.MaxTTL != 0 && most > c.limits.MaxTTL:
-		way := c.limits.Longer
+		way := c.limits.MaxTTLHint
 		if way != "" {
 			way = " (" + way + ")"
 		}

@@ -71,12 +71,12 @@ func (p *eventPairs) hooks() holdfast.Hooks {
 			p.waiting[e.Key]++
 		},
 		Acquired: func(e holdfast.AcquiredEvent) {
-			p.noteAnswer(e.Key, e.Told)
+			p.noteAnswer(e.Key, e.WaitReported)
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.held[e.Owner] = e.Key
 		},
-		Failed:   func(e holdfast.FailedEvent) { p.noteAnswer(e.Key, e.Told) },
+		Failed:   func(e holdfast.FailedEvent) { p.noteAnswer(e.Key, e.WaitReported) },
 		Renewed:  func(e holdfast.RenewedEvent) { p.noteAlive("renewed", e.Key, e.Owner) },
 		AtRisk:   func(e holdfast.AtRiskEvent) { p.noteAlive("at risk", e.Key, e.Owner) },
 		Lost:     func(e holdfast.LostEvent) { p.noteEnd(e.Key, e.Owner) },

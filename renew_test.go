@@ -242,10 +242,10 @@ func renewBesideEndingLease(t *testing.T, ttl, slow time.Duration, opts *holdfas
 		mu.Lock()
 		defer mu.Unlock()
 		if e.Key == "ends" {
-			ends = e.Left
+			ends = e.Remaining
 			return
 		}
-		sound = min(sound, e.Left)
+		sound = min(sound, e.Remaining)
 		if e.Err != nil {
 			failed++
 		}
@@ -253,7 +253,7 @@ func renewBesideEndingLease(t *testing.T, ttl, slow time.Duration, opts *holdfas
 	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
 		one := b.acquire(b.client, "ends", &holdfast.AcquireOptions{TTL: ttl})
 		for i := range 2 {
-			b.drv.Node(i).Lose("ends")
+			b.drv.Node(i).DropLock("ends")
 		}
 		b.drv.Node(2).Freeze() // two of five nodes can renew it and two cannot
 		for i := 3; i < 5; i++ {

@@ -22,7 +22,7 @@ import (
 // until the reader's TTL ends.
 //
 // All callers of the key must give the same number of readers, and none may use the key as a lock or a
-// semaphore; Hooks.Differs reports a holder that gave another number. A Try call that finds a reader just
+// semaphore; Hooks.SizeMismatch reports a holder that gave another number. A Try call that finds a reader just
 // entering waits for that, for a quarter of a second at most. With a context from a lease on the key, a reader
 // cannot become a writer, and a writer becomes a reader only by Lease.Downgrade.
 //
@@ -144,8 +144,8 @@ func checkReadersOptions(readers int, o *AcquireOptions) error {
 
 // checkReaders returns an error if the driver does not support read and write locks.
 func checkReaders(limits Limits) error {
-	if limits.NoReaders != "" {
-		return unsupportedError("a read and write lock: %s", limits.NoReaders)
+	if limits.NoRWLock != "" {
+		return unsupportedError("a read and write lock: %s", limits.NoRWLock)
 	}
 	return nil
 }

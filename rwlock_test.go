@@ -623,7 +623,7 @@ func TestOnlyUnnestedWriterDowngrades(t *testing.T) {
 		wantErr(t, context.Cause(r.Context()), holdfast.ErrMaxHold)
 		lost := b.acquireAs(b.client, "k", writerClaim(2))
 		for i := range 5 {
-			b.drv.Node(i).Lose("k#0")
+			b.drv.Node(i).DropLock("k#0")
 		}
 		passTime(10 * time.Second)
 		_, err = lost.Downgrade(t.Context())
@@ -712,7 +712,7 @@ func TestEachLeaseHasOneEventOfEachKind(t *testing.T) {
 				b.release(held)
 				l = <-waiting
 				want("acquired k")
-				if last.Waited < time.Second || !last.Told || last.Token != l.Token() || last.Owner != l.Owner() {
+				if last.Waited < time.Second || !last.WaitReported || last.Token != l.Token() || last.Owner != l.Owner() {
 					t.Errorf("the event is %+v", last)
 				}
 				b.forceLock(other, l.Key())
@@ -754,7 +754,7 @@ func TestWriterExtendsAndChecksAllItsLocks(t *testing.T) {
 			}
 		}
 		for i := range 5 {
-			b.drv.Node(i).Lose("k#1")
+			b.drv.Node(i).DropLock("k#1")
 		}
 		wantErr(t, l.Check(t.Context()), holdfast.ErrLost)
 	})

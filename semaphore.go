@@ -20,7 +20,7 @@ import (
 // AcquireAll. Tokens rise separately for each slot, so a storage has to compare them for each slot. Waiters
 // get the first slot that becomes free, first come first served.
 //
-// All callers must give the same number of slots; Hooks.Differs reports a holder that gave another number.
+// All callers must give the same number of slots; Hooks.SizeMismatch reports a holder that gave another number.
 // After the number was lowered, holders of the removed slots keep them until their leases end.
 type Semaphore struct {
 	client *Client
@@ -217,7 +217,7 @@ func (s *placeSearch) noPlaceError(last error) error {
 	return fmt.Errorf("%d of its %d %s are held, and the others cannot be asked for: %w", held, len(s.met), s.word, last)
 }
 
-// reportDiffering sends a DiffersEvent if obstacle names a holder of key that gave another number of slots or
+// reportDiffering sends a SizeMismatchEvent if obstacle names a holder of key that gave another number of slots or
 // readers than k.
 func (h *eventQueue) reportDiffering(k kind, key string, obstacle error) {
 	held, ok := errors.AsType[*HeldError](obstacle)
@@ -226,7 +226,7 @@ func (h *eventQueue) reportDiffering(k kind, key string, obstacle error) {
 	}
 	if gave, others := k.countGiven(), countInNote(held.Holder.Note); others != "" && others != gave {
 		h.Log(slog.LevelWarn, "callers of the key differ in its slots or readers", "key", key, "gave", gave, "others", others, "holder", held.Holder.String())
-		callHook(h, h.hooks.Differs, DiffersEvent{Key: key, Gave: gave, Others: others, Holder: held.Holder})
+		callHook(h, h.hooks.SizeMismatch, SizeMismatchEvent{Key: key, Requested: gave, Existing: others, Holder: held.Holder})
 	}
 }
 

@@ -357,10 +357,10 @@ func TestSlotOfDeadHolderGoesToWaiter(t *testing.T) {
 
 func TestAnotherNumberOfSlotsIsReported(t *testing.T) {
 	var said bytes.Buffer
-	var told []holdfast.DiffersEvent
+	var told []holdfast.SizeMismatchEvent
 	opts := &holdfast.Options{
 		Logger: slog.New(slog.NewTextHandler(&said, nil)),
-		Hooks:  holdfast.Hooks{Differs: func(e holdfast.DiffersEvent) { told = append(told, e) }},
+		Hooks:  holdfast.Hooks{SizeMismatch: func(e holdfast.SizeMismatchEvent) { told = append(told, e) }},
 	}
 	inBubbleWith(t, opts, func(t *testing.T, b *bench) {
 		other := b.newPeer()
@@ -382,10 +382,10 @@ func TestAnotherNumberOfSlotsIsReported(t *testing.T) {
 		if !strings.Contains(said.String(), "differ in its slots") || !strings.Contains(said.String(), `gave="3 slots" others="4 slots"`) {
 			t.Errorf("said %q", said.String())
 		}
-		if len(told) == 0 || told[0].Key != "k" || told[0].Gave != "3 slots" || told[0].Others != "4 slots" {
+		if len(told) == 0 || told[0].Key != "k" || told[0].Requested != "3 slots" || told[0].Existing != "4 slots" {
 			t.Errorf("told %v", told)
 		}
-		if last := told[len(told)-1]; last.Key != "one" || last.Others != "1 slot" {
+		if last := told[len(told)-1]; last.Key != "one" || last.Existing != "1 slot" {
 			t.Errorf("told %v at last", last)
 		}
 	})

@@ -25,7 +25,7 @@ type partlyDownDriver struct {
 func (d *partlyDownDriver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
 	if err := d.down(req); err != nil {
 		if !errors.Is(err, driver.ErrAuth) && !req.NoWait {
-			req.Obstacle(err)
+			req.OnObstacle(err)
 			<-ctx.Done()
 			err = fmt.Errorf("%w: %w", ctx.Err(), err)
 		}

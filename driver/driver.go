@@ -33,7 +33,7 @@
 //     Request.TTL. It releases a lock that was granted at the last moment. As ctx may have ended,
 //     the driver sends these requests with a context and a time limit of its own.
 //     (CancelAtAnyPointLeavesNothing, LostRepliesLeaveNoLock, LostRepliesToATryLeaveNoLock)
-//   - Obstacle. Acquire calls Request.Obstacle when its wait begins, and when the obstacle
+//   - Obstacle. Acquire calls Request.OnObstacle when its wait begins, and when the obstacle
 //     changes its kind: a *HeldError or an *UnavailableError. The first call comes half a second
 //     after the wait for a holder has begun, at the latest: it lets calls of the same process
 //     that do not wait return. HeldError.Waiters does not count the caller.
@@ -205,10 +205,10 @@ type Waiter struct {
 // Forcer is a Driver that can take a lock away from its holder.
 type Forcer interface {
 	// Force frees key if token belongs to its present holder, and reports whether it did. Token 0 stands for a
-	// holder without a token, a user of another library. The holder receives why, a line of text, if its
+	// holder without a token, a user of another library. The holder receives reason, a line of text, if its
 	// driver is an Alerter. With true and ErrUnconfirmed, Force has freed the key on a service that may forget
 	// that.
-	Force(ctx context.Context, key string, token int64, why string) (bool, error)
+	Force(ctx context.Context, key string, token int64, reason string) (bool, error)
 }
 
 // Alerter is a Driver that the service notifies at once when any client's Force takes a lock away from this
@@ -218,7 +218,7 @@ type Alerter interface {
 	// Alert sets the function that the driver calls then, from any goroutine, with the owner of the grant and
 	// the reason that was given to Force. The reason comes from another process: do not trust it. The client
 	// calls Alert before the first Acquire, and fn returns quickly.
-	Alert(fn func(owner, why string))
+	Alert(fn func(owner, reason string))
 }
 
 // Adopter is a Driver whose grants another process can continue if it knows their owner and token (Adopt).
@@ -270,8 +270,8 @@ type Finding struct {
 	Node    string  `json:"node,omitempty"` // empty: the service as a whole
 	Check   string  `json:"check"`          // name of the check: one word that never changes
 	Verdict Verdict `json:"verdict"`
-	Text    string  `json:"text"`           // the result and its meaning
-	Mend    string  `json:"mend,omitempty"` // the fix
+	Text    string  `json:"text"`          // the result and its meaning
+	Fix     string  `json:"fix,omitempty"` // the fix
 }
 
 // Bad reports whether an operator should do something.
@@ -293,18 +293,18 @@ type Request struct {
 	Key    string
 	TTL    time.Duration
 	NoWait bool
-	// Renews reports that the client will renew the grant, and soon if it is trusted for less than half of
+	// WillRenew reports that the client will renew the grant, and soon if it is trusted for less than half of
 	// TTL. The driver may then return a grant with less trust, such as one that the last holder has handed
 	// over and the service has not confirmed yet.
-	Renews bool
+	WillRenew bool
 	// Adoptable asks for a grant that another process may adopt. Its owner id, and the owner id of the grant
-	// that Adopter.Adopt returns, are made by the function Adoptable. The client sets it only for an Adopter.
+	// that Adopter.Adopt returns, are made by MarkAdoptable. The client sets it only for an Adopter.
 	Adoptable bool
 	Holder    Holder
-	// Obstacle, if set, receives the obstacles of a wait (Obstacle). Calls come one after the other. A call
+	// OnObstacle, if set, receives the obstacles of a wait (Obstacle). Calls come one after the other. A call
 	// may come a little after the change, and the last one after Acquire has returned. The driver holds no
 	// mutex during the call. The function returns quickly.
-	Obstacle func(error)
+	OnObstacle func(error)
 }
 
 // Holder describes the holder of a lock, or a waiter, for people.
@@ -384,8 +384,9 @@ type Renewal struct {
 type Limits struct {
 	MinTTL time.Duration // the smallest TTL it can honour; above 0
 	MaxTTL time.Duration // the largest; 0 means no bound
-	// Longer tells, as part of an error, how to get a longer MaxTTL, and the price. Empty: there is no way.
-	Longer string
+	// MaxTTLHint is the end of an error for a TTL above MaxTTL: how to raise MaxTTL, and the price. Empty: it
+	// cannot be raised.
+	MaxTTLHint string
 	// Granularity is the unit to which TTLs are rounded up. 0: they are not rounded.
 	Granularity time.Duration
 	Token       bool // grants carry a fencing token
@@ -396,9 +397,9 @@ type Limits struct {
 	// Above 2 the first renewal follows soon after the grant, because it can put the lock on nodes that have
 	// not granted it.
 	Nodes int
-	// NoReaders tells, as part of an error, why the driver has no read and write locks: another library uses
-	// their keys. Empty: it has them.
-	NoReaders string
+	// NoRWLock is the reason, as part of an error, why the driver has no read and write locks: another library
+	// uses their keys. Empty: it has them.
+	NoRWLock string
 }
 
 // Status describes one lock as the service knows it.
@@ -462,23 +463,23 @@ var (
 )
 
 // LostError is ErrLost with a reason that the service knows, other than a force-release. It matches ErrLost.
-type LostError struct{ Why string }
+type LostError struct{ Reason string }
 
 // Error returns the text of ErrLost and the reason.
-func (e *LostError) Error() string { return ErrLost.Error() + ": " + e.Why }
+func (e *LostError) Error() string { return ErrLost.Error() + ": " + e.Reason }
 
 // Is matches ErrLost.
 func (e *LostError) Is(target error) bool { return target == ErrLost }
 
 // HeldError names another holder of the lock. It matches ErrHeld.
 type HeldError struct {
-	Owner     string
-	Holder    Holder
-	Since     time.Time     // when the holder asked for the lock, by its own clock; zero if unknown
-	Remaining time.Duration // time until the lock expires unless it is renewed; negative: it never does
-	Kept      bool          // the holder has released the lock, which MinHold keeps
-	Waiters   int           // known number of waiters, without the caller that gets the error
-	Here      bool          // the holder is a caller of the same client; only the client sets it
+	Owner      string
+	Holder     Holder
+	Since      time.Time     // when the holder asked for the lock, by its own clock; zero if unknown
+	Remaining  time.Duration // time until the lock expires unless it is renewed; negative: it never does
+	Kept       bool          // the holder has released the lock, which MinHold keeps
+	Waiters    int           // known number of waiters, without the caller that gets the error
+	SameClient bool          // the holder is a caller of the same client; only the client sets it
 }
 
 // Error returns a text that names the holder.
@@ -490,7 +491,7 @@ func (e *HeldError) Error() string {
 	switch {
 	case e.Kept:
 		return fmt.Sprintf("released by %s, and kept for another %v as it asked", who, e.Remaining.Round(time.Millisecond))
-	case e.Here:
+	case e.SameClient:
 		return "held by this process, " + who
 	}
 	return "held by " + who

@@ -41,8 +41,8 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// MaxValue bounds the value that a leader proclaims, in bytes.
-const MaxValue = 57
+// MaxValueBytes bounds the value that a leader proclaims, in bytes.
+const MaxValueBytes = 57
 
 // leaderMark begins the Note of each leader's lease.
 const leaderMark = "leader"
@@ -67,7 +67,7 @@ type Leadership struct {
 
 // Campaign blocks until this process leads under name, ctx ends, opts.Wait has passed, or the service rejects
 // it for good. Candidates lead in the order of arrival if the driver keeps one, and wait through outages.
-// value, which the leader proclaims, is for example its address: at most MaxValue bytes of UTF-8 without control
+// value, which the leader proclaims, is for example its address: at most MaxValueBytes bytes of UTF-8 without control
 // characters and without blanks at the ends.
 //
 // opts are the options of the lease, and may be nil. Note, Reentrant, NoRenew and Adoptable must not be set:
@@ -81,8 +81,8 @@ func Campaign(ctx context.Context, client *holdfast.Client, name, value string, 
 		o = *opts
 	}
 	switch {
-	case len(value) > MaxValue:
-		return nil, fmt.Errorf("%w: election: the value has %d bytes; give at most %d", holdfast.ErrInvalid, len(value), MaxValue)
+	case len(value) > MaxValueBytes:
+		return nil, fmt.Errorf("%w: election: the value has %d bytes; give at most %d", holdfast.ErrInvalid, len(value), MaxValueBytes)
 	case strings.TrimSpace(value) != value:
 		return nil, fmt.Errorf("%w: election: the value %q begins or ends with a blank; trim it", holdfast.ErrInvalid, value)
 	case o.Note != "" || o.Reentrant || o.NoRenew || o.Adoptable:
@@ -129,10 +129,10 @@ type Leader struct {
 	Since  time.Time       // start of the campaign, by the leader's clock; zero if unknown
 }
 
-// Look returns the leader under name, or the zero Leader if nobody leads or the holder of the name has not
+// CurrentLeader returns the leader under name, or the zero Leader if nobody leads or the holder of the name has not
 // campaigned. It returns what Observe yields first, and blocks for two answers of the service. Errors:
 // ErrUnavailable, ErrUnsupported, ErrInvalid, ErrClosed, ctx.Err().
-func Look(ctx context.Context, client *holdfast.Client, name string) (Leader, error) {
+func CurrentLeader(ctx context.Context, client *holdfast.Client, name string) (Leader, error) {
 	for leader, err := range Observe(ctx, client, name) {
 		return leader, err
 	}

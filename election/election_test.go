@@ -118,8 +118,8 @@ func TestOthersSeeLeaderAndValue(t *testing.T) {
 		if s := b.awaitSeen(all); s.err != nil || !same(s.leader) {
 			b.Errorf("seen %+v, want %+v", s, want)
 		}
-		if got, err := election.Look(b.Context(), other, "e"); err != nil || !same(got) {
-			b.Errorf("Look() = %+v, %v, want %+v", got, err, want)
+		if got, err := election.CurrentLeader(b.Context(), other, "e"); err != nil || !same(got) {
+			b.Errorf("CurrentLeader() = %+v, %v, want %+v", got, err, want)
 		}
 		if term.Value() != want.Value || term.Lease().Key() != "e" || term.Lease().Token() != term.Term() {
 			b.Errorf("the leader has value %q, lease %q, token %d", term.Value(), term.Lease().Key(), term.Lease().Token())
@@ -151,8 +151,8 @@ func TestHolderWithoutCampaignDoesNotLead(t *testing.T) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if got, err := election.Look(b.Context(), other, "e"); err != nil || got != (election.Leader{}) {
-				b.Errorf("note %q: Look() = %+v, %v", note, got, err)
+			if got, err := election.CurrentLeader(b.Context(), other, "e"); err != nil || got != (election.Leader{}) {
+				b.Errorf("note %q: CurrentLeader() = %+v, %v", note, got, err)
 			}
 			if err := l.Release(b.Context()); err != nil {
 				b.Error(err)
@@ -163,8 +163,8 @@ func TestHolderWithoutCampaignDoesNotLead(t *testing.T) {
 			b.Fatal(err)
 		}
 		b.endTerm(term)
-		if got, err := election.Look(b.Context(), other, "e"); err != nil || got != (election.Leader{}) {
-			b.Errorf("kept after the leader has resigned: Look() = %+v, %v", got, err)
+		if got, err := election.CurrentLeader(b.Context(), other, "e"); err != nil || got != (election.Leader{}) {
+			b.Errorf("kept after the leader has resigned: CurrentLeader() = %+v, %v", got, err)
 		}
 	})
 }
@@ -172,7 +172,7 @@ func TestHolderWithoutCampaignDoesNotLead(t *testing.T) {
 func TestBadProclamationIsRejected(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		c := b.newClient()
-		long := strings.Repeat("x", election.MaxValue)
+		long := strings.Repeat("x", election.MaxValueBytes)
 		b.endTerm(b.startTerm(c, long))
 		for _, value := range []string{long + "x", " x", "x\t", "a\nb", "\xff"} {
 			if _, err := election.Campaign(b.Context(), c, "e", value, nil); !errors.Is(err, holdfast.ErrInvalid) {
@@ -262,7 +262,7 @@ func TestEachCampaignHasItsOwnTerm(t *testing.T) {
 		synctest.Wait() // the second campaign waits in the process
 		b.endTerm(first)
 		second := <-got
-		leader, err := election.Look(b.Context(), b.newClient(), "e")
+		leader, err := election.CurrentLeader(b.Context(), b.newClient(), "e")
 		if err != nil || leader.Term != second.Term() || second.Term() <= first.Term() {
 			b.Errorf("terms %d, %d; seen %+v, %v", first.Term(), second.Term(), leader, err)
 		}
@@ -344,11 +344,11 @@ func TestObservedTermsNeverGoBack(t *testing.T) {
 		{err: down, want: holdfast.ErrUnavailable, news: true},
 		{err: down, want: holdfast.ErrUnavailable},
 		{st: leads("b", 41), term: 41, news: true},
-		{st: leads("c", 12), want: election.ErrWentBack, news: true},
-		{st: leads("d", 13), want: election.ErrWentBack},
-		{st: leads("a", 40), want: election.ErrWentBack},
+		{st: leads("c", 12), want: election.ErrTermDecreased, news: true},
+		{st: leads("d", 13), want: election.ErrTermDecreased},
+		{st: leads("a", 40), want: election.ErrTermDecreased},
 		{st: leads("e", 42), term: 42, news: true},
-		{st: leads("f", 42), want: election.ErrWentBack, news: true},
+		{st: leads("f", 42), want: election.ErrTermDecreased, news: true},
 	} {
 		leader, news, err := o.Follow(row.st, row.err)
 		if leader.Term != row.term || !errors.Is(err, row.want) || news != row.news {
@@ -536,7 +536,7 @@ func (r *electionTrial) observeLeaders(ctx context.Context, c *holdfast.Client) 
 	looks := 0
 	for leader, err := range election.Observe(ctx, c, "e") {
 		switch {
-		case errors.Is(err, election.ErrWentBack):
+		case errors.Is(err, election.ErrTermDecreased):
 			r.Error(err)
 		case err != nil || leader.Term == 0:
 			continue

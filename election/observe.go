@@ -22,16 +22,16 @@ const (
 	maxDoubt  = 10
 )
 
-// ErrWentBack means that the service shows a lower term than before: it was restored from a backup, or has
+// ErrTermDecreased means that the service shows a lower term than before: it was restored from a backup, or has
 // lost its memory. A storage that checks terms rejects such a leader.
-var ErrWentBack = errors.New("election: the term went back")
+var ErrTermDecreased = errors.New("election: the term went back")
 
 // Observe yields the leader under name, first the present one and then each change that it sees. It asks about
 // once a second, and a second time to confirm a new leader. A zero Leader means that nobody leads. Changes
 // between two requests are not seen. Terms never fall.
 //
 // With an error the present leader is unknown. At the start of an outage Observe yields ErrUnavailable,
-// continues, and yields the leader once it is known again; the same holds for ErrWentBack. ErrUnavailable also
+// continues, and yields the leader once it is known again; the same holds for ErrTermDecreased. ErrUnavailable also
 // means that the nodes do not agree on the leader's term, as after some have lost their memory. After any
 // other error, such as ErrClosed, Observe ends. It ends without an error when ctx ends.
 func Observe(ctx context.Context, client *holdfast.Client, name string) iter.Seq2[Leader, error] {
@@ -60,7 +60,7 @@ func Observe(ctx context.Context, client *holdfast.Client, name string) iter.Seq
 
 // isLasting reports whether Observe ends with err.
 func isLasting(err error) bool {
-	return err != nil && !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, ErrWentBack)
+	return err != nil && !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, ErrTermDecreased)
 }
 
 // observer holds the terms that one Observe has seen. The zero value has seen none.
@@ -100,7 +100,7 @@ func (o *observer) applyStatus(st holdfast.Status, err error) (_ Leader, news, a
 			}
 			err = errTermUnclear
 		} else if leader.Term <= o.leader.Term {
-			err = fmt.Errorf("%w: from %d to %d", ErrWentBack, o.leader.Term, leader.Term)
+			err = fmt.Errorf("%w: from %d to %d", ErrTermDecreased, o.leader.Term, leader.Term)
 		}
 	}
 	if err != nil {

@@ -64,7 +64,7 @@ func (c *claim) requestMissing(ctx context.Context) (*rivals, error) {
 // that a failed attempt changes nothing. A lease that arrives after its claim has ended is revoked.
 func (c *claim) borrowLease(ctx context.Context) error {
 	c.place, c.loose = c.d.owners.Next(false), false
-	if c.req.Renews {
+	if c.req.WillRenew {
 		var ok bool
 		if c.lease, ok = c.d.loans.take(c.req.TTL); ok {
 			return nil
@@ -181,7 +181,7 @@ func (c *claim) readRivals(ctx context.Context) (*rivals, error) {
 func (c *claim) completeGrant(ctx context.Context, own entry) error {
 	c.token = own.token
 	age := c.lease.ttl / 2
-	if !c.req.Renews {
+	if !c.req.WillRenew {
 		age = pace.RequestTime(c.lease.ttl, pace.Members)
 	}
 	if time.Since(c.lease.sent) < age {

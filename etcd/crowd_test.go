@@ -41,7 +41,7 @@ func TestManyWaitersSurviveLeaderFailure(t *testing.T) {
 		}
 		all.Go(func() {
 			d := drivers[i%clients]
-			g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long, Renews: true})
+			g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long, WillRenew: true})
 			if err != nil {
 				t.Errorf("waiter %d: %v", i, err)
 				return

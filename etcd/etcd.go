@@ -173,7 +173,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err
 	}
-	c := &claim{d: d, req: req, wait: driverkit.Wait{Tell: req.Obstacle}}
+	c := &claim{d: d, req: req, wait: driverkit.Wait{Tell: req.OnObstacle}}
 	if err := c.acquireLock(ctx); err != nil {
 		c.giveUp()
 		return driver.Grant{}, err

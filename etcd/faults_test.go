@@ -132,7 +132,7 @@ func TestWaitIsReportedBeforeTTL(t *testing.T) {
 		defer leave()
 		told, left := make(chan error, 10), make(chan error)
 		go func() {
-			_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: long, Obstacle: func(err error) { told <- err }})
+			_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: long, OnObstacle: func(err error) { told <- err }})
 			left <- err
 		}()
 		select {

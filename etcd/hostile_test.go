@@ -146,7 +146,7 @@ func callEverything(t *testing.T, draw func(n int) int) {
 	s := &answerSpoiler{draw: draw}
 	s.odds = 2 + s.IntN(40)
 	sound := r.newDirectDriver()
-	g, err := sound.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, Adoptable: true, Renews: true})
+	g, err := sound.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, Adoptable: true, WillRenew: true})
 	r.Must(err)
 	r.net.setGarble(s.garbleBytes)
 	d := r.newDirectDriver()
@@ -170,7 +170,7 @@ func callEverything(t *testing.T, draw func(n int) int) {
 	begin := time.Now()
 	for what, call := range map[string]func(ctx context.Context){
 		"wait": func(ctx context.Context) {
-			if g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: 5 * time.Second, Renews: true}); err == nil {
+			if g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: 5 * time.Second, WillRenew: true}); err == nil {
 				d.Release(ctx, g, 0)
 			}
 		},

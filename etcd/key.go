@@ -89,7 +89,7 @@ func tokenOf(base, revision, moves int64) int64 {
 func (i id) owner(adoptable bool) string {
 	owner := i.place + "." + strconv.FormatInt(int64(i.lease), 16) + "." + strconv.FormatInt(i.moves, 10)
 	if adoptable {
-		owner = driver.Adoptable(owner)
+		owner = driver.MarkAdoptable(owner)
 	}
 	return owner
 }
@@ -97,7 +97,7 @@ func (i id) owner(adoptable bool) string {
 // parseOwner parses the result of id.owner. Any other text gets the lease 0, which no lease has.
 func parseOwner(owner string) (i id) {
 	if driver.IsAdoptable(owner) {
-		owner = strings.TrimSuffix(owner, driver.Adoptable(""))
+		owner = strings.TrimSuffix(owner, driver.MarkAdoptable(""))
 	}
 	parts := strings.Split(owner, ".")
 	if len(parts) != 4 {

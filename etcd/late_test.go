@@ -17,7 +17,7 @@ import (
 // acquireAdoptable acquires a lock on "k" that another client may adopt.
 func (r *rig) acquireAdoptable(d driver.Driver) driver.Grant {
 	r.Helper()
-	g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: 10 * time.Second, Renews: true, Adoptable: true})
+	g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: 10 * time.Second, WillRenew: true, Adoptable: true})
 	r.Must(err)
 	return g
 }
@@ -132,7 +132,7 @@ func TestLeaseWithLateKeyIsNotReused(t *testing.T) {
 		})
 		g := <-granted
 		r.Must(d.Release(r.Within(), g, 0))
-		next, err := d.Acquire(r.Within(), driver.Request{Key: "next", TTL: 10 * time.Second, Renews: true})
+		next, err := d.Acquire(r.Within(), driver.Request{Key: "next", TTL: 10 * time.Second, WillRenew: true})
 		r.Must(err)
 		if leaseOf(next) == leaseOf(g) {
 			r.Error("the next lock has the same lease")
@@ -150,7 +150,7 @@ func TestLeaseIsReusedForNextLock(t *testing.T) {
 	inBubbleOf(t, 1, func(r *rig) {
 		d := r.newDirectDriver()
 		take := func(key string, renews bool) driver.Grant {
-			g, err := d.Acquire(r.Within(), driver.Request{Key: key, TTL: 30 * time.Second, Renews: renews})
+			g, err := d.Acquire(r.Within(), driver.Request{Key: key, TTL: 30 * time.Second, WillRenew: renews})
 			r.Must(err)
 			return g
 		}
@@ -168,7 +168,7 @@ func TestLeaseIsReusedForNextLock(t *testing.T) {
 		if left := time.Until(e.TrustedUntil); leaseOf(e) == leaseOf(b) || left < 29*time.Second {
 			r.Errorf("a lock that is not renewed has an old lease, for %v", left)
 		}
-		if _, err := d.Acquire(r.Within(), driver.Request{Key: "c", TTL: 30 * time.Second, Renews: true, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
+		if _, err := d.Acquire(r.Within(), driver.Request{Key: "c", TTL: 30 * time.Second, WillRenew: true, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
 			r.Errorf("Acquire() = %v, want ErrHeld", err)
 		}
 		if f := take("f", true); leaseOf(f) != leaseOf(b) {

@@ -27,7 +27,7 @@ func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
 }
 
 // Force implements driver.Forcer.
-func (d *Driver) Force(ctx context.Context, key string, token int64, why string) (done bool, err error) {
+func (d *Driver) Force(ctx context.Context, key string, token int64, reason string) (done bool, err error) {
 	if err := d.calls.Enter(); err != nil {
 		return false, err
 	}
@@ -44,7 +44,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	unknown := false              // an earlier attempt may have succeeded
 	err = d.callAny(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
 		resp, err := c.Txn(ctx).If(l.first.compareUnchanged(d.folderOf(key))).
-			Then(clientv3.OpDelete(l.first.key), clientv3.OpPut(d.messagePrefix()+l.first.owner, why, clientv3.WithLease(message.id))).Commit()
+			Then(clientv3.OpDelete(l.first.key), clientv3.OpPut(d.messagePrefix()+l.first.owner, reason, clientv3.WithLease(message.id))).Commit()
 		done = err == nil && (resp.Succeeded || unknown)
 		unknown = unknown || err != nil && !isStale(err)
 		return err
@@ -53,7 +53,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 }
 
 // Alert implements driver.Alerter.
-func (d *Driver) Alert(fn func(owner, why string)) {
+func (d *Driver) Alert(fn func(owner, reason string)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.alert = fn
@@ -133,9 +133,9 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 }
 
 // Queue implements driver.Queuer.
-func (d *Driver) Queue(ctx context.Context, key string, most int) (waiters []driver.Waiter, err error) {
+func (d *Driver) Queue(ctx context.Context, key string, limit int) (waiters []driver.Waiter, err error) {
 	err = d.callAny(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
-		resp, err := c.Get(ctx, d.folderOf(key), clientv3.WithPrefix(), clientv3.WithLimit(int64(most)+1),
+		resp, err := c.Get(ctx, d.folderOf(key), clientv3.WithPrefix(), clientv3.WithLimit(int64(limit)+1),
 			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
 		if err != nil {
 			return err

@@ -269,7 +269,7 @@ func TestNextConnectionUsesReplacedFiles(t *testing.T) {
 	r.cluster.Members[0].Kill()
 	r.Must(r.cluster.Members[0].Restart(r.Within()))
 	for _, f := range d.Diagnose(r.Within(), 0) {
-		if f.Check == "reach" && (!f.Bad() || !strings.Contains(f.Text+f.Mend, file("client.key")) || !strings.Contains(f.Text+f.Mend, "into these files")) {
+		if f.Check == "reach" && (!f.Bad() || !strings.Contains(f.Text+f.Fix, file("client.key")) || !strings.Contains(f.Text+f.Fix, "into these files")) {
 			t.Errorf("without a key: %+v", f)
 		}
 	}

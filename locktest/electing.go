@@ -71,7 +71,7 @@ func leadersFollow(b *bench) {
 func (b *bench) observeLeaders(ctx context.Context, c *holdfast.Client, key string, seen chan<- election.Leader) {
 	for leader, err := range election.Observe(ctx, c, key) {
 		switch {
-		case errors.Is(err, election.ErrWentBack):
+		case errors.Is(err, election.ErrTermDecreased):
 			b.Error(err)
 		case err == nil && leader.Term != 0:
 			select {

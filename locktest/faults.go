@@ -26,10 +26,12 @@ var faultCases = []testCase{
 	{"NodesTellTheirRoundTrip", nodesTellTheirRoundTrip},
 }
 
-func (b *bench) needsCut() { b.skipWithout(b.Cut != nil && b.Mend != nil, "Service.Cut and Mend") }
+func (b *bench) needsDisconnect() {
+	b.skipWithout(b.Disconnect != nil && b.Reconnect != nil, "Service.Disconnect and Reconnect")
+}
 
 func cutOffLeaseExpires(b *bench) {
-	b.needsCut()
+	b.needsDisconnect()
 	ttl := b.exactTTL(2 * time.Second)
 	drv := b.openDriver()
 	l := b.acquire(b.clientOf(drv, nil), "k", &holdfast.AcquireOptions{TTL: ttl})
@@ -46,24 +48,24 @@ func cutOffLeaseExpires(b *bench) {
 		next <- got
 	}()
 	time.Sleep(ttl / 2) // one renewal has run
-	b.Cut(drv)
+	b.Disconnect(drv)
 	b.awaitLoss(l)
 	if late := time.Since(l.Deadline()); late > 0 && b.virtual {
 		b.Errorf("the context ended %v after the deadline", late)
 	}
 	b.checkError(l.Release(b.Context()), holdfast.ErrLost)
-	b.Mend(drv)
+	b.Reconnect(drv)
 	if got := <-next; got != nil {
 		b.release(got)
 	}
 }
 
 func cutOffRelease(b *bench) {
-	b.needsCut()
+	b.needsDisconnect()
 	drv, other := b.openDriver(), b.newClient()
 	c := b.clientOf(drv, nil)
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
-	b.Cut(drv)
+	b.Disconnect(drv)
 	released := make(chan error, 1)
 	go func() { released <- l.Release(context.Background()) }()
 	select {
@@ -77,14 +79,14 @@ func cutOffRelease(b *bench) {
 	if l.Context().Err() == nil {
 		b.Error("the context goes on after the release")
 	}
-	b.Mend(drv)
+	b.Reconnect(drv)
 	b.release(b.acquire(other, "k", nil))
 	b.release(b.acquire(c, "k", nil))
 }
 
 // Release waits for its answer for two seconds at most, with MinHold or without.
 func promptRelease(b *bench) {
-	b.needsCut()
+	b.needsDisconnect()
 	drv := b.openDriver()
 	b.clientOf(drv, nil) // closes it
 	keeps := []time.Duration{0}
@@ -93,7 +95,7 @@ func promptRelease(b *bench) {
 	}
 	for i, keep := range keeps {
 		g := b.takeGrant(drv, keyOf(i), b.long)
-		b.Cut(drv)
+		b.Disconnect(drv)
 		begin, released := time.Now(), make(chan error, 1)
 		go func() { released <- drv.Release(context.Background(), g, keep) }()
 		select {
@@ -107,20 +109,20 @@ func promptRelease(b *bench) {
 		if took := time.Since(begin); took > 2*time.Second && b.virtual {
 			b.Errorf("Release() while cut off took %v", took)
 		}
-		b.Mend(drv)
+		b.Reconnect(drv)
 	}
 }
 
 func shortCutIsSurvived(b *bench) {
-	b.needsCut()
+	b.needsDisconnect()
 	ttl := b.brief
 	drv, other := b.openDriver(), b.newClient()
 	l := b.acquire(b.clientOf(drv, nil), "k", &holdfast.AcquireOptions{TTL: ttl})
 	deadline := l.Deadline()
 	time.Sleep(ttl / 6) // the next renewal is due a third of the TTL after the grant or an early renewal
-	b.Cut(drv)
+	b.Disconnect(drv)
 	time.Sleep(ttl / 4) // that renewal fails meanwhile
-	b.Mend(drv)
+	b.Reconnect(drv)
 	b.eventually("a renewal after the cut", func() bool { return l.Deadline().After(deadline) })
 	b.checkHeld(other, "k")
 	b.release(l)

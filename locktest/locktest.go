@@ -51,9 +51,9 @@ type Service struct {
 	// 0: Nodes.
 	Servers int
 
-	// Cut makes the service unreachable for drv, which Open returned: no request arrives in time, and there is
-	// no answer and no error. It may cut off other clients as well. Mend ends that.
-	Cut, Mend func(drv driver.Driver)
+	// Disconnect makes the service unreachable for drv, which Open returned: no request arrives in time, and there is
+	// no answer and no error. It may cut off other clients as well. Reconnect ends that.
+	Disconnect, Reconnect func(drv driver.Driver)
 
 	// LoseReplies lets each node execute the next k requests and loses their replies.
 	LoseReplies func(k int)
@@ -65,8 +65,8 @@ type Service struct {
 	StopNodes  func(k int)
 	StartNodes func()
 
-	// Deaf reports that no alert reaches a client here, as behind a connection pooler.
-	Deaf bool
+	// NoAlerts reports that no alert reaches a client here, as behind a connection pooler.
+	NoAlerts bool
 
 	// Leftovers names every lock and every queue entry that is still on any node. Counters of tokens and
 	// descriptions of clients do not count.

@@ -263,7 +263,7 @@ func forceServes(b *bench) {
 // if the client does not listen yet.
 func forceTells(b *bench) {
 	b.needsForcer()
-	b.skipWithout(b.can.alert && !b.Deaf, "driver.Alerter that hears")
+	b.skipWithout(b.can.alert && !b.NoAlerts, "driver.Alerter that hears")
 	const why = "ops@here: it hangs"
 	c, other := b.newClient(), b.newClient()
 	for ctx := b.contextInTime(); ctx.Err() == nil; {

@@ -214,7 +214,7 @@ func raiseTo(v *atomic.Int64, n int64) {
 
 // readersTogether lets readers and writers, some in one process, hold a lock in turn.
 func readersTogether(b *bench) {
-	b.skipWithout(b.limits.NoReaders == "", "read and write locks")
+	b.skipWithout(b.limits.NoRWLock == "", "read and write locks")
 	const clients, callers, readers = 3, 3, 4
 	var inside holders
 	var highest, highestWrite atomic.Int64
@@ -261,7 +261,7 @@ func readersTogether(b *bench) {
 
 // writerStopsReaders lets readers queue behind a waiting writer, and enter beside it after its Downgrade.
 func writerStopsReaders(b *bench) {
-	b.skipWithout(b.limits.NoReaders == "", "read and write locks")
+	b.skipWithout(b.limits.NoRWLock == "", "read and write locks")
 	b.skipWithout(b.limits.Order, "Limits.Order")
 	b.skipWithout(b.can.inspect, "driver.Inspector")
 	const readers = 4

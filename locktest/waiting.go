@@ -324,7 +324,7 @@ func obstacleIsTold(b *bench) {
 	ctx, cancel := context.WithCancel(b.contextInTime())
 	defer cancel()
 	go func() {
-		_, err := waiter.Acquire(ctx, driver.Request{Key: "k", TTL: b.long, Obstacle: func(err error) { told <- err }})
+		_, err := waiter.Acquire(ctx, driver.Request{Key: "k", TTL: b.long, OnObstacle: func(err error) { told <- err }})
 		done <- err
 	}()
 	var last error

@@ -108,7 +108,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 func (d *Driver) Limits() driver.Limits {
 	l := driver.Limits{MinTTL: 10 * time.Millisecond, MaxTTL: maxTTLOfOne, Token: true, Order: true, MinHold: true, ChangeTTL: true, Nodes: len(d.cluster.nodes)}
 	if len(d.cluster.nodes) > 1 {
-		l.MaxTTL, l.Longer = maxTTLOfMany, fmt.Sprintf("as package redis does over several nodes by default; one node, memory.New(1), takes up to %v", maxTTLOfOne)
+		l.MaxTTL, l.MaxTTLHint = maxTTLOfMany, fmt.Sprintf("as package redis does over several nodes by default; one node, memory.New(1), takes up to %v", maxTTLOfOne)
 	}
 	return l
 }
@@ -137,7 +137,7 @@ func (d *Driver) Notify(fn func(driver.NodeEvent)) {
 }
 
 // Alert implements driver.Alerter.
-func (d *Driver) Alert(fn func(owner, why string)) {
+func (d *Driver) Alert(fn func(owner, reason string)) {
 	d.cluster.mu.Lock()
 	defer d.cluster.mu.Unlock()
 	d.cluster.clients[d.engine.Client()].alert = fn
@@ -193,7 +193,7 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 }
 
 // Force implements driver.Forcer.
-func (d *Driver) Force(_ context.Context, key string, token int64, why string) (bool, error) {
+func (d *Driver) Force(_ context.Context, key string, token int64, reason string) (bool, error) {
 	views := d.viewsOf(key)
 	st, err := d.engine.Status(key, views)
 	if err != nil {
@@ -215,7 +215,7 @@ func (d *Driver) Force(_ context.Context, key string, token int64, why string) (
 		ok, woken, err := n.forceLock(key, st.Owner, d.engine.Noted(), func(owner string) bool { return d.cluster.reachesOwner(i, owner) })
 		if ok {
 			done |= quorum.Only(i)
-			d.cluster.alertOwner(i, st.Owner, why)
+			d.cluster.alertOwner(i, st.Owner, reason)
 		}
 		errs[i] = err
 		if woken != "" {

@@ -126,10 +126,10 @@ func newService(n int, delay time.Duration) locktest.Service {
 	}
 	slow(0)
 	return locktest.Service{
-		Nodes: n,
-		Open:  func() (driver.Driver, error) { return root.Peer(), nil },
-		Cut:   func(driver.Driver) { each((*memory.Node).Freeze) },
-		Mend:  func(driver.Driver) { each((*memory.Node).Start) },
+		Nodes:      n,
+		Open:       func() (driver.Driver, error) { return root.Peer(), nil },
+		Disconnect: func(driver.Driver) { each((*memory.Node).Freeze) },
+		Reconnect:  func(driver.Driver) { each((*memory.Node).Start) },
 		LoseReplies: func(k int) {
 			each(func(node *memory.Node) { node.LoseReplies(k) })
 		},
@@ -259,7 +259,7 @@ func TestLeaseForgottenByOnlyNodeIsLost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			root.Node(0).Lose("k")
+			root.Node(0).DropLock("k")
 			time.Sleep(5 * time.Second) // the next renewal is sent
 			if lost := errors.Is(context.Cause(l.Context()), holdfast.ErrLost); lost != (n == 1) {
 				t.Errorf("one of %d nodes forgot it: %v", n, context.Cause(l.Context()))

@@ -67,8 +67,8 @@ func (n *Node) Wipe() {
 	n.fence = 0
 }
 
-// Lose deletes the lock on key from the node, but not the counter of tokens and the queue.
-func (n *Node) Lose(key string) {
+// DropLock deletes the lock on key from the node, but not the counter of tokens and the queue.
+func (n *Node) DropLock(key string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	l := n.lockState(key)

@@ -9,7 +9,7 @@
 // acquire" begins a trace, and "lock hold" is its child, so that one sampling decision covers both. The spans
 // are created from events when they have ended: if hooks are late, the spans are shifted by the delay.
 //
-// A holder that passes Note(ctx) as its AcquireOptions.Note shows its trace to waiting callers: the span of a
+// A holder that passes TraceNote(ctx) as its AcquireOptions.Note shows its trace to waiting callers: the span of a
 // caller gets a link to that trace when the wait begins.
 //
 // The metrics are the same as in package prometheus, with points for underscores and without the suffixes for
@@ -55,8 +55,8 @@ type Options struct {
 	// Class returns the class of a key. It is called for each event and must return quickly. nil: the text
 	// before the first "/", ":" or digit.
 	Class func(key string) string
-	// Classes bounds the number of classes: keys of further classes have the class "other". 0: 1,000.
-	Classes int
+	// MaxClasses bounds the number of classes: keys of further classes have the class "other". 0: 1,000.
+	MaxClasses int
 	// Hooks are the caller's own hooks. They are called after the event was measured.
 	Hooks holdfast.Hooks
 }
@@ -95,7 +95,7 @@ func New(opts *Options) (*Telemetry, error) {
 		return nil, err
 	}
 	t.tracker = observe.New(observe.Options{
-		Class: o.Class, Classes: o.Classes, New: t.resourceOf,
+		Class: o.Class, MaxClasses: o.MaxClasses, New: t.resourceOf,
 		Dropped: func(n int) { t.dropped.Add(context.Background(), int64(n)) },
 	})
 	t.hooks = t.addSpans(t.tracker.Hooks(o.Hooks))
@@ -277,9 +277,9 @@ func failSpan(span trace.Span, reason string, err error) {
 	span.SetStatus(codes.Error, err.Error())
 }
 
-// Note returns the trace of ctx for AcquireOptions.Note, or "" if ctx has no sampled trace. It has 55 bytes.
+// TraceNote returns the trace of ctx for AcquireOptions.Note, or "" if ctx has no sampled trace. It has 55 bytes.
 // Inside a process the lock is not handed over to a waiter with another Note.
-func Note(ctx context.Context) string {
+func TraceNote(ctx context.Context) string {
 	if !trace.SpanContextFromContext(ctx).IsSampled() {
 		return ""
 	}

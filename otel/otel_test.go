@@ -37,7 +37,7 @@ func Example() {
 	telemetry.Watch(client)
 
 	ctx, work := tracing.Tracer("shop").Start(context.Background(), "pay order")
-	opts := &holdfast.AcquireOptions{Note: otel.Note(ctx)} // waiters get a link to this trace
+	opts := &holdfast.AcquireOptions{Note: otel.TraceNote(ctx)} // waiters get a link to this trace
 	err = client.Do(ctx, "order/17", opts, func(context.Context, *holdfast.Lease) error { return nil })
 	if err != nil {
 		panic(err)
@@ -109,7 +109,7 @@ func (r *rig) spansNamed(name string) (all []sdktrace.ReadOnlySpan) {
 func TestWaiterIsLinkedToHoldersTrace(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		holder, working := r.tracer.Start(t.Context(), "holder")
-		lease, err := r.client.Acquire(holder, "order/1", &holdfast.AcquireOptions{Note: otel.Note(holder)})
+		lease, err := r.client.Acquire(holder, "order/1", &holdfast.AcquireOptions{Note: otel.TraceNote(holder)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -255,7 +255,7 @@ func TestNoteIsEmptyWithoutSampledTrace(t *testing.T) {
 	never := sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample()))
 	ctx, _ := never.Tracer("test").Start(t.Context(), "work")
 	for _, ctx := range []context.Context{t.Context(), ctx} {
-		if n := otel.Note(ctx); n != "" {
+		if n := otel.TraceNote(ctx); n != "" {
 			t.Errorf("Note is %q", n)
 		}
 	}

@@ -38,7 +38,7 @@ type chaos struct {
 	refused   int
 }
 
-// TestChaos has clients increment a number under a lock, each in a transaction that Fenced checks. Meanwhile
+// TestChaos has clients increment a number under a lock, each in a transaction that FenceTx checks. Meanwhile
 // it cuts, mutes and stops connections, drops replies, and crashes the server.
 func TestChaos(t *testing.T) {
 	t.Parallel()
@@ -75,7 +75,7 @@ func (c *chaos) takeTurn(ctx context.Context, d *postgres.Driver, client *holdfa
 		<-l.Context().Done()
 	}
 	err = pgx.BeginFunc(ctx, c.pool, func(tx pgx.Tx) error {
-		if err := d.Fenced(ctx, tx, l); err != nil {
+		if err := d.FenceTx(ctx, tx, l); err != nil {
 			return err
 		}
 		var balance int

@@ -163,7 +163,7 @@ func (c *claim) readReply(ctx context.Context, r reply[answer], granted time.Dur
 	g := driver.Grant{
 		Key: c.req.Key, Owner: c.owner, Token: *r.rows[0].Token, Block: driverkit.Block, TTL: ttl, TrustedUntil: driverkit.Trust(r.sent, granted),
 	}
-	if left := pace.Until(g.TrustedUntil, time.Now()); left < ttl/2 && (left <= 0 || !c.req.Renews) {
+	if left := pace.Until(g.TrustedUntil, time.Now()); left < ttl/2 && (left <= 0 || !c.req.WillRenew) {
 		return driver.Grant{}, c.d.unavailableError(errors.New("the answer came too late"))
 	}
 	c.d.noteDoubt(c.owner, c.doubt)
@@ -279,7 +279,7 @@ func (c *claim) planPause(obstacle error, tries int) (limit time.Duration, again
 		}
 	}
 	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok && held.Remaining == 0 {
-		// The lease is over, but a transaction still relies on it (Fenced). The end of that transaction wakes
+		// The lease is over, but a transaction still relies on it (FenceTx). The end of that transaction wakes
 		// no waiter: the next request hands the lock over. So all waiters together ask once each ShortPause.
 		limit = min(limit, pace.ShortPause*time.Duration(held.Waiters+1))
 	} else if ok {

@@ -191,7 +191,7 @@ func (l *doctorRun) checkReplicas(ctx context.Context) error {
 	case n > 0 && names == "":
 		l.Add("replicas", driver.VerdictWarning, fmt.Sprintf(
 			"a failover to an asynchronous replica, of which there are %d, loses the newest grants, and two may hold a lock", n),
-			"set synchronous_standby_names, or rely on Fenced or tokens")
+			"set synchronous_standby_names, or rely on FenceTx or tokens")
 	default:
 		l.OK("replicas", "%d", n)
 	}
@@ -386,7 +386,7 @@ func (l *doctorRun) checkSnapshots(ctx context.Context) error {
 	}
 	if err == nil {
 		what := "a session of the program %q has been idle in a transaction for %v: what it has locked passes on to nobody, also a lock on which it relies " +
-			"(Fenced), and old versions of rows cannot go"
+			"(FenceTx), and old versions of rows cannot go"
 		l.Add("tables", driver.VerdictWarning, fmt.Sprintf(what, name, time.Duration(seconds)*time.Second), "end the transaction, and bound such ones by "+bound)
 	}
 	return err

@@ -36,10 +36,10 @@ func (r *rig) badFindings(dsn string) (bad []driver.Finding) {
 		if f.Bad() {
 			bad = append(bad, f)
 		}
-		if f.Bad() && f.Mend == "" {
+		if f.Bad() && f.Fix == "" {
 			r.Errorf("%+v does not say what mends it", f)
 		}
-		if strings.Contains(f.Text+f.Mend, "hunter") {
+		if strings.Contains(f.Text+f.Fix, "hunter") {
 			r.Errorf("%+v shows the password", f)
 		}
 	}
@@ -55,7 +55,7 @@ func (r *rig) wantOneFinding(dsn, check string, v driver.Verdict, words ...strin
 		return
 	}
 	for _, word := range words {
-		if text := found[0].Text + "; " + found[0].Mend; !strings.Contains(text, word) {
+		if text := found[0].Text + "; " + found[0].Fix; !strings.Contains(text, word) {
 			r.Errorf("%q does not say %q", text, word)
 		}
 	}
@@ -250,7 +250,7 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 			return len(bad) > 0
 		})
 		for _, word := range []string{`"sleeper"`, "idle in a transaction", "idle_in_transaction_session_timeout"} {
-			if text := bad[0].Text + bad[0].Mend; !strings.Contains(text, word) {
+			if text := bad[0].Text + bad[0].Fix; !strings.Contains(text, word) {
 				t.Errorf("%q lacks %q", text, word)
 			}
 		}

@@ -64,12 +64,12 @@ func ExampleNew_databaseSQL() {
 }
 
 // The lock and the data are in one database. So the transaction commits only while the lock is held.
-func ExampleFenced() {
+func ExampleFenceTx() {
 	var pool *pgxpool.Pool
 	var client *holdfast.Client
 	err := client.Do(context.Background(), "account/7", nil, func(ctx context.Context, lease *holdfast.Lease) error {
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-			if err := postgres.Fenced(ctx, tx, lease); err != nil {
+			if err := postgres.FenceTx(ctx, tx, lease); err != nil {
 				return err
 			}
 			_, err := tx.Exec(ctx, "UPDATE account SET balance = balance * 1.01 WHERE id = 7")
@@ -82,12 +82,12 @@ func ExampleFenced() {
 }
 
 // Work that fits into one transaction needs no lock service.
-func ExampleRowLock() {
+func ExampleLockRow() {
 	ctx := context.Background()
 	var pool *pgxpool.Pool
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		var balance int
-		if err := postgres.RowLock(ctx, tx, "SELECT balance FROM account WHERE id = $1", 7).Scan(&balance); err != nil {
+		if err := postgres.LockRow(ctx, tx, "SELECT balance FROM account WHERE id = $1", 7).Scan(&balance); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, "UPDATE account SET balance = $1 WHERE id = $2", balance+100, 7)

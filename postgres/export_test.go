@@ -45,7 +45,7 @@ func (d *Driver) Bury(ctx context.Context, tx pgx.Tx, key, owner string) error {
 	return err
 }
 
-// LockedTable returns the table whose row RowLock would lock for query, and the lexemes that the server sees.
+// LockedTable returns the table whose row LockRow would lock for query, and the lexemes that the server sees.
 func LockedTable(query string) (table string, seen []string, err error) {
 	all, _ := splitLexemes(query)
 	for _, l := range all {
@@ -154,7 +154,7 @@ func (d *Driver) TryUnderNewName(ctx context.Context, key string, taken func(tok
 		return driver.Grant{}, err
 	}
 	defer d.calls.Leave()
-	c := d.newClaim(driver.Request{Key: key, TTL: time.Minute, Renews: true})
+	c := d.newClaim(driver.Request{Key: key, TTL: time.Minute, WillRenew: true})
 	defer c.leave()
 	if !c.startVisit() {
 		return driver.Grant{}, errNoTurnstile

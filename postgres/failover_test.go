@@ -94,7 +94,7 @@ func (p *pair) failOver() {
 }
 
 // A lagging replica may grant a lock whose older holder still trusts its lease. What had been replicated
-// stays, and both Fenced and a storage that compares tokens reject the older holder.
+// stays, and both FenceTx and a storage that compares tokens reject the older holder.
 func TestFailoverToLaggingReplicaReusesNoToken(t *testing.T) {
 	t.Parallel()
 	p := startPair(t)
@@ -133,9 +133,9 @@ func TestFailoverToLaggingReplicaReusesNoToken(t *testing.T) {
 	if err := write(older); !errors.Is(err, fence.ErrStale) {
 		t.Errorf("a write of the older holder: %v, want ErrStale", err)
 	}
-	err := pgx.BeginFunc(t.Context(), p.pool, func(tx pgx.Tx) error { return d.Fenced(t.Context(), tx, older) })
+	err := pgx.BeginFunc(t.Context(), p.pool, func(tx pgx.Tx) error { return d.FenceTx(t.Context(), tx, older) })
 	if !errors.Is(err, holdfast.ErrLost) {
-		t.Errorf("Fenced() for the older holder = %v, want ErrLost", err)
+		t.Errorf("FenceTx() for the older holder = %v, want ErrLost", err)
 	}
 	if err := older.Extend(p.Within(), long); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("Extend() by the older holder = %v, want ErrLost", err)
@@ -179,7 +179,7 @@ func TestTicketsAndReleasesWaitForNoReplica(t *testing.T) {
 	ctx, cancel := context.WithCancel(p.Within())
 	told, over := make(chan error, 9), make(chan error, 1)
 	go func() {
-		_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: long, Obstacle: func(err error) { told <- err }})
+		_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: long, OnObstacle: func(err error) { told <- err }})
 		over <- err
 	}()
 	if err := <-told; !errors.Is(err, driver.ErrHeld) {

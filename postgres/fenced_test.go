@@ -56,7 +56,7 @@ func TestFencedTransactionKeepsLock(t *testing.T) {
 			d := r.newDriver()
 			l := r.holdLock(d, ttl)
 			tx := r.beginTx()
-			if err := d.Fenced(t.Context(), tx, l); err != nil {
+			if err := d.FenceTx(t.Context(), tx, l); err != nil {
 				t.Fatal(err)
 			}
 			other := r.newClient()
@@ -89,7 +89,7 @@ func TestReleaseWaitsForFencedTransaction(t *testing.T) {
 	r := startRig(t)
 	d, other := r.newDriver(), r.newClient()
 	l, tx := r.holdLock(d, long), r.beginTx()
-	r.Must(d.Fenced(t.Context(), tx, l))
+	r.Must(d.FenceTx(t.Context(), tx, l))
 	r.Release(l)
 	if _, err := other.TryAcquire(r.Within(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
 		t.Errorf("TryAcquire() = %v, want ErrHeld", err)
@@ -104,7 +104,7 @@ func TestAdoptionWaitsForFencedTransaction(t *testing.T) {
 	d, heir := r.newDriver(), r.newClient()
 	l := r.holdLock(d, long)
 	tx := r.beginTx()
-	if err := d.Fenced(t.Context(), tx, l); err != nil {
+	if err := d.FenceTx(t.Context(), tx, l); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Detach(); err != nil {
@@ -132,13 +132,13 @@ func TestRenewalsContinueUnderTransaction(t *testing.T) {
 	d := r.newDriver()
 	l := r.Acquire(r.Client(d), "k", long)
 	tx := r.beginTx()
-	if err := d.Fenced(t.Context(), tx, l); err != nil {
+	if err := d.FenceTx(t.Context(), tx, l); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Extend(r.Within(), long); err != nil {
 		t.Errorf("Extend() = %v", err)
 	}
-	if err := d.Fenced(t.Context(), tx, l); err != nil {
+	if err := d.FenceTx(t.Context(), tx, l); err != nil {
 		t.Errorf("a second look: %v", err)
 	}
 	tx.Commit(t.Context())
@@ -152,18 +152,18 @@ func TestFencedRejectsEndedLease(t *testing.T) {
 	if err := r.newClient().ForceRelease(r.Within(), "k", l.Token(), ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Fenced(t.Context(), r.beginTx(), l); !errors.Is(err, holdfast.ErrLost) {
+	if err := d.FenceTx(t.Context(), r.beginTx(), l); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("after a force release: %v, want ErrLost", err)
 	}
 	next := r.Acquire(r.newClient(), "k", long)
-	if err := d.Fenced(t.Context(), r.beginTx(), l); !errors.Is(err, holdfast.ErrLost) {
+	if err := d.FenceTx(t.Context(), r.beginTx(), l); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("after another has taken it: %v, want ErrLost", err)
 	}
 	r.Release(next)
-	if err := d.Fenced(t.Context(), r.beginTx(), next); !errors.Is(err, holdfast.ErrLost) {
+	if err := d.FenceTx(t.Context(), r.beginTx(), next); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("after its release: %v, want ErrLost", err)
 	}
-	if err := postgres.Fenced(t.Context(), r.beginTx(), next); !errors.Is(err, holdfast.ErrLost) {
+	if err := postgres.FenceTx(t.Context(), r.beginTx(), next); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("by the default schema: %v, want ErrLost", err)
 	}
 }
@@ -187,7 +187,7 @@ func TestNoUpdateIsLostUnderFenced(t *testing.T) {
 					if when == 0 {
 						thief.ForceRelease(t.Context(), "k", l.Token(), "")
 					}
-					if err := d.Fenced(t.Context(), tx, l); err != nil {
+					if err := d.FenceTx(t.Context(), tx, l); err != nil {
 						return err
 					}
 					if when == 1 {
@@ -219,7 +219,7 @@ func TestNoUpdateIsLostUnderFenced(t *testing.T) {
 	}
 }
 
-// On a dead connection, Fenced ends with its context. The roll-back then has nothing to wait for. If Fenced
+// On a dead connection, FenceTx ends with its context. The roll-back then has nothing to wait for. If FenceTx
 // failed without asking the server, the roll-back ends with its own context.
 func TestFencedEndsWithItsContext(t *testing.T) {
 	r := startRig(t)
@@ -235,9 +235,9 @@ func TestFencedEndsWithItsContext(t *testing.T) {
 		}
 		link.Set(func() { link.Hole = true })
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-		err = postgres.Fenced(ctx, tx, l)
+		err = postgres.FenceTx(ctx, tx, l)
 		if !over && !errors.Is(err, context.DeadlineExceeded) || over && !errors.Is(err, holdfast.ErrLost) {
-			t.Errorf("Fenced() = %v", err)
+			t.Errorf("FenceTx() = %v", err)
 		}
 		bound := context.Background()
 		if over {

@@ -16,7 +16,7 @@ import (
 func (r *rig) outliveLease(d *postgres.Driver, waiters int) (commit func(), next <-chan driver.Grant) {
 	r.Helper()
 	l, tx := r.holdLock(r.newDriver(), long), r.beginTx()
-	r.Must(d.Fenced(r.Context(), tx, l))
+	r.Must(d.FenceTx(r.Context(), tx, l))
 	got := make(chan driver.Grant, waiters)
 	ctx, cancel := context.WithCancel(r.Context())
 	var all sync.WaitGroup
@@ -89,7 +89,7 @@ func TestWaiterProlongsItsTicket(t *testing.T) {
 func TestWaiterLearnsEndOfOutlivedLease(t *testing.T) {
 	r := startRig(t)
 	l, tx, waiting := r.holdLock(r.newDriver(), long), r.beginTx(), r.newDriver()
-	r.Must(waiting.Fenced(t.Context(), tx, l))
+	r.Must(waiting.FenceTx(t.Context(), tx, l))
 	got := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -123,7 +123,7 @@ func TestAnswerWithoutRowReturnsError(t *testing.T) {
 	if !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), want) {
 		t.Errorf("Acquire() = %v, want ErrUnavailable with %q", err, want)
 	}
-	if _, err := d.Adopt(ctx, driver.Grant{Key: "k", Owner: driver.Adoptable("o"), TTL: time.Hour}); err == nil || !strings.Contains(err.Error(), want) {
+	if _, err := d.Adopt(ctx, driver.Grant{Key: "k", Owner: driver.MarkAdoptable("o"), TTL: time.Hour}); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("Adopt() = %v, want %q", err, want)
 	}
 }

@@ -159,7 +159,7 @@ func TestAcquireWaitsForDatabaseThatIsDown(t *testing.T) {
 	told := make(chan error, 10)
 	got := make(chan error, 1)
 	go func() {
-		_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, Obstacle: func(err error) { told <- err }})
+		_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, OnObstacle: func(err error) { told <- err }})
 		got <- err
 	}()
 	r.checkError(<-told, holdfast.ErrUnavailable)

@@ -53,7 +53,7 @@ func TestConformanceBehindTransactionPooler(t *testing.T) {
 		r := newRig(t)
 		r.socket = socketPath(p.DSN())
 		s := r.lockService()
-		s.Deaf = true
+		s.NoAlerts = true
 		return s
 	}})
 }

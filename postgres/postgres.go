@@ -4,7 +4,7 @@
 // # What is not promised
 //
 // A lease does not exclude a holder that is suspended for longer than its TTL and then continues without a check.
-// Fencing tokens do. For work inside the same database, [Fenced] does too, without tokens.
+// Fencing tokens do. For work inside the same database, [FenceTx] does too, without tokens.
 //
 // The locks are as durable as the database. If it fails over to a replica that lags, the newest grants are lost: two
 // clients may hold a lock until the older lease expires. Use synchronous replication, or expect that. Tokens still
@@ -373,7 +373,7 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 }
 
 // Force implements driver.Forcer.
-func (d *Driver) Force(ctx context.Context, key string, token int64, why string) (bool, error) {
+func (d *Driver) Force(ctx context.Context, key string, token int64, reason string) (bool, error) {
 	st, err := d.Inspect(ctx, key)
 	if err != nil {
 		return false, err
@@ -381,7 +381,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	ok, err := queryOne(ctx, d, pgx.RowTo[bool], d.schema.force, key, token)
 	if ok && err == nil && st.Owner != "" && !st.Kept {
 		channel, _, _ := strings.Cut(st.Owner, ".")
-		queryOne(ctx, d, pgx.RowTo[any], d.schema.tell, key, st.Owner, why, channel, st.Owner+forced+why) // only a hint, so its error is ignored
+		queryOne(ctx, d, pgx.RowTo[any], d.schema.tell, key, st.Owner, reason, channel, st.Owner+forced+reason) // only a hint, so its error is ignored
 	}
 	return ok, err
 }
@@ -391,7 +391,7 @@ const forced = " forced "
 
 // Alert implements driver.Alerter. The driver begins to listen at its first grant or first wait. Once it
 // listens, it checks whether a lock that it was granted before was force-released meanwhile.
-func (d *Driver) Alert(fn func(owner, why string)) {
+func (d *Driver) Alert(fn func(owner, reason string)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.alert = fn

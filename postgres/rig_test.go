@@ -139,7 +139,7 @@ func (r *rig) leftoverRows() (left []string, err error) {
 // lockService returns r for the conformance suite.
 func (r *rig) lockService() locktest.Service {
 	s := r.Service(1, r.openLinked, r.leftoverRows)
-	s.Deaf = r.opts.NoListen
+	s.NoAlerts = r.opts.NoListen
 	return s
 }
 

@@ -15,24 +15,22 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// RowLock runs query, a SELECT of one row of one table, with FOR UPDATE NOWAIT behind
-// it: the row is locked until tx ends, and that is a lock without any lock service,
-// for work that fits into one transaction. It blocks for two answers of the server.
+// LockRow runs query, a SELECT of one row of one table, with FOR UPDATE NOWAIT appended. The row is locked until
+// tx ends: a lock without a lock service, for work that fits into one transaction. LockRow blocks for two
+// answers of the server.
 //
-// PostgreSQL itself takes FOR UPDATE behind a WITH, a function, a subquery and some
-// views, and locks nothing that they return. So RowLock refuses, before it is sent, a
-// query that reads from anything but one table, with its partitions, or has a second
-// SELECT in it. Give what such a SELECT finds as an argument. What a function reads
-// that the query calls is not locked.
+// PostgreSQL accepts FOR UPDATE after a WITH, a function, a subquery and some views, and locks none of the rows
+// that they return. So LockRow rejects a query that reads from anything but one table, with its partitions, or
+// that contains a second SELECT. Run the second SELECT before, and pass its result as an argument. Rows that are
+// read by a function in the query are not locked.
 //
-// At REPEATABLE READ and SERIALIZABLE a transaction reads what was there at its first statement, so behind
-// the lock too it does not see what another has written under that lock before: RowLock refuses these levels.
+// At REPEATABLE READ and SERIALIZABLE a transaction reads the state at its first statement: even after it has
+// locked the row it does not see the last writes of other holders. LockRow rejects these levels.
 //
-// As with QueryRow, Scan returns the error: ErrInvalid for a query or a level that was refused,
-// after which tx goes on; pgx.ErrTxClosed if something has sent COMMIT or ROLLBACK in tx; ErrHeld when another transaction has the row locked;
-// pgx.ErrNoRows when there is none. After ErrHeld roll back, as after any error of the
-// server.
-func RowLock(ctx context.Context, tx pgx.Tx, query string, args ...any) pgx.Row {
+// As with QueryRow, Scan returns the error: ErrInvalid for a rejected query or level, after which tx can still
+// be used; pgx.ErrTxClosed if a statement in tx was COMMIT or ROLLBACK; ErrHeld if another transaction has locked
+// the row; pgx.ErrNoRows if there is no such row. After ErrHeld, as after any error of the server, roll back.
+func LockRow(ctx context.Context, tx pgx.Tx, query string, args ...any) pgx.Row {
 	query, args, err := rewriteQuery(ctx, tx, query, args)
 	if err == nil {
 		err = checkLockable(ctx, tx, query)
@@ -60,7 +58,7 @@ func (r rowLock) Scan(dest ...any) error {
 	return err
 }
 
-// rewriteQuery applies a pgx.QueryRewriter among args, such as pgx.NamedArgs, so that RowLock checks the query
+// rewriteQuery applies a pgx.QueryRewriter among args, such as pgx.NamedArgs, so that LockRow checks the query
 // that is sent.
 func rewriteQuery(ctx context.Context, tx pgx.Tx, query string, args []any) (string, []any, error) {
 	for i, arg := range args {

@@ -7,9 +7,9 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// FuzzRowLock: the clause that RowLock appends to a query is never part of a comment or a string, and changes
+// FuzzLockRow: the clause that LockRow appends to a query is never part of a comment or a string, and changes
 // no table.
-func FuzzRowLock(f *testing.F) {
+func FuzzLockRow(f *testing.F) {
 	for _, query := range []string{
 		"SELECT balance FROM account WHERE id = $1", `select a."x""y" from only s."A" as a -- c`, "SELECT '' /* /* */ */ FROM a b ORDER BY 1",
 		"SELECT $$'$$, $a$ $$ $a$ FROM t", "SELECT x IS DISTINCT FROM y FROM t;", "SELECT (TABLE b) FROM a", "SELECT 'x",

@@ -33,8 +33,8 @@ const accounts = `
 	CREATE TABLE holdfast.mixed (id int, balance int) PARTITION BY LIST (id);
 	CREATE FOREIGN TABLE holdfast.mixed_7 PARTITION OF holdfast.mixed FOR VALUES IN (7) SERVER files OPTIONS (program 'echo 7,100', format 'csv');`
 
-// A row that RowLock returns is locked, whatever the query is.
-func TestRowLockLocksRowOrFails(t *testing.T) {
+// A row that LockRow returns is locked, whatever the query is.
+func TestLockRowLocksRowOrFails(t *testing.T) {
 	r := startRig(t)
 	r.execSQL(accounts, pgx.QueryExecModeSimpleProtocol)
 	for _, q := range []struct {
@@ -116,7 +116,7 @@ func TestRowLockLocksRowOrFails(t *testing.T) {
 		sql := r.in(q.sql)
 		var balance, rest any
 		into := []any{&balance, &rest}[:1+strings.Count(q.sql, "DISTINCT FROM")]
-		err := postgres.RowLock(t.Context(), tx, sql, q.args...).Scan(into...)
+		err := postgres.LockRow(t.Context(), tx, sql, q.args...).Scan(into...)
 		switch {
 		case q.locked == "" && (err == nil || errors.Is(err, pgx.ErrNoRows)):
 			t.Errorf("%s: returned %v, %v, want that it is refused", q.sql, balance, err)
@@ -136,7 +136,7 @@ func TestRowLockLocksRowOrFails(t *testing.T) {
 }
 
 // A rejected query has not been sent, and the transaction goes on.
-func TestRowLockErrorNamesFix(t *testing.T) {
+func TestLockRowErrorNamesFix(t *testing.T) {
 	r := startRig(t)
 	r.execSQL(accounts, pgx.QueryExecModeSimpleProtocol)
 	tx := r.beginDirect()
@@ -146,12 +146,12 @@ func TestRowLockErrorNamesFix(t *testing.T) {
 		"SELECT balance FROM holdfast.plain":                       "is a view",
 		"SELECT balance FROM holdfast.mixed":                       "is a foreign table",
 	} {
-		err := postgres.RowLock(t.Context(), tx, r.in(query)).Scan(&balance)
+		err := postgres.LockRow(t.Context(), tx, r.in(query)).Scan(&balance)
 		if !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want ErrInvalid that says %q", query, err, want)
 		}
 	}
-	if err := postgres.RowLock(t.Context(), tx, r.in("SELECT balance FROM holdfast.account")).Scan(&balance); err != nil || balance != 100 {
+	if err := postgres.LockRow(t.Context(), tx, r.in("SELECT balance FROM holdfast.account")).Scan(&balance); err != nil || balance != 100 {
 		t.Errorf("the transaction does not go on: %v", err)
 	}
 }
@@ -162,22 +162,22 @@ func TestLockedRowReturnsErrHeld(t *testing.T) {
 	var balance int
 	first, second := r.beginTx(), r.beginTx()
 	query := r.in("SELECT balance FROM holdfast.account WHERE id = $1")
-	if err := postgres.RowLock(t.Context(), first, query, 7).Scan(&balance); err != nil || balance != 100 {
-		t.Fatalf("RowLock() = %v, balance %d", err, balance)
+	if err := postgres.LockRow(t.Context(), first, query, 7).Scan(&balance); err != nil || balance != 100 {
+		t.Fatalf("LockRow() = %v, balance %d", err, balance)
 	}
-	err := postgres.RowLock(t.Context(), second, query, 7).Scan(&balance)
+	err := postgres.LockRow(t.Context(), second, query, 7).Scan(&balance)
 	if held, ok := errors.AsType[*driver.HeldError](err); !errors.Is(err, holdfast.ErrHeld) || !ok || held.Owner != "" {
 		t.Errorf("a row that is locked: %v, want ErrHeld", err)
 	}
-	if err := postgres.RowLock(t.Context(), second, query, 8).Scan(&balance); err == nil || errors.Is(err, pgx.ErrNoRows) {
-		t.Errorf("RowLock() after that in the same transaction = %v, want that the transaction has failed", err)
+	if err := postgres.LockRow(t.Context(), second, query, 8).Scan(&balance); err == nil || errors.Is(err, pgx.ErrNoRows) {
+		t.Errorf("LockRow() after that in the same transaction = %v, want that the transaction has failed", err)
 	}
 	first.Rollback(t.Context())
 	second = r.beginTx()
-	if err := postgres.RowLock(t.Context(), second, query, 7).Scan(&balance); err != nil {
+	if err := postgres.LockRow(t.Context(), second, query, 7).Scan(&balance); err != nil {
 		t.Errorf("after the first transaction: %v", err)
 	}
-	if err := postgres.RowLock(t.Context(), second, query, 8).Scan(&balance); !errors.Is(err, pgx.ErrNoRows) {
+	if err := postgres.LockRow(t.Context(), second, query, 8).Scan(&balance); !errors.Is(err, pgx.ErrNoRows) {
 		t.Errorf("no such row: %v, want pgx.ErrNoRows", err)
 	}
 }

@@ -47,7 +47,7 @@ SELECT token, NULL, NULL::jsonb, NULL::bigint, NULL::bigint, NULL::bigint FROM g
 UNION ALL SELECT * FROM holdfast.acquire($1::text, $2::text, $3::bigint, $4::jsonb, $5::boolean, $6::text, $7::bigint, $8::bigint)
 	WHERE NOT EXISTS (SELECT FROM got)`
 
-// freeSQL frees a lock that has no waiter and no transaction that relies on it (Fenced). The function handles
+// freeSQL frees a lock that has no waiter and no transaction that relies on it (FenceTx). The function handles
 // all other cases. A crash may undo either.
 const freeSQL = `WITH freed AS (
 	UPDATE holdfast.lock SET owner = NULL, holder = NULL, expires = clock_timestamp() WHERE name = (

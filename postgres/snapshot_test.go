@@ -25,19 +25,19 @@ func (r *rig) beginAt(level pgx.TxIsoLevel) pgx.Tx {
 	return tx
 }
 
-// RowLock shows what another transaction has written under the row's lock, or rejects the isolation level.
-func TestRowLockReadsLatestRow(t *testing.T) {
+// LockRow shows what another transaction has written under the row's lock, or rejects the isolation level.
+func TestLockRowReadsLatestRow(t *testing.T) {
 	for level, refused := range map[pgx.TxIsoLevel]bool{pgx.ReadCommitted: false, pgx.RepeatableRead: true, pgx.Serializable: true} {
 		t.Run(string(level), func(t *testing.T) {
 			r := startRig(t)
 			r.execSQL("CREATE TABLE holdfast.orders AS SELECT 7 AS id; CREATE TABLE holdfast.item (id int)", pgx.QueryExecModeSimpleProtocol)
 			query, id, items := r.in("SELECT id FROM holdfast.orders WHERE id = 7"), 0, 0
 			tx, first := r.beginAt(level), r.beginAt(pgx.ReadCommitted)
-			r.Must(postgres.RowLock(t.Context(), first, query).Scan(&id))
+			r.Must(postgres.LockRow(t.Context(), first, query).Scan(&id))
 			_, err := first.Exec(t.Context(), r.in("INSERT INTO holdfast.item VALUES (1)"))
 			r.Must(err)
 			r.Must(first.Commit(t.Context()))
-			err = postgres.RowLock(t.Context(), tx, query).Scan(&id)
+			err = postgres.LockRow(t.Context(), tx, query).Scan(&id)
 			if refused {
 				r.checkError(err, driver.ErrInvalid, string(level), "READ COMMITTED")
 				return
@@ -51,7 +51,7 @@ func TestRowLockReadsLatestRow(t *testing.T) {
 	}
 }
 
-// unnoticedLease is a lease for Fenced whose context never ends, as if its holder had not noticed the end of the
+// unnoticedLease is a lease for FenceTx whose context never ends, as if its holder had not noticed the end of the
 // lease.
 type unnoticedLease struct{ grant driver.Grant }
 
@@ -98,10 +98,10 @@ func TestFencedRejectsLeaseThatEndedAfterSnapshot(t *testing.T) {
 				g := r.AcquireAdoptable(d, long)
 				tx := r.beginAt(level)
 				end(r, d, g)
-				err := d.Fenced(r.Within(), tx, unnoticedLease{g})
+				err := d.FenceTx(r.Within(), tx, unnoticedLease{g})
 				said, _ := errors.AsType[*pgconn.PgError](err)
 				if !errors.Is(err, holdfast.ErrLost) && (said == nil || said.Code != "40001") {
-					t.Errorf("Fenced() = %v, want ErrLost, or that the server refuses the snapshot", err)
+					t.Errorf("FenceTx() = %v, want ErrLost, or that the server refuses the snapshot", err)
 				}
 			})
 		}
@@ -115,11 +115,11 @@ func TestEndedTransactionLocksNothing(t *testing.T) {
 	d := r.newDriver()
 	g := r.Grant(d, "k", long)
 	for name, lock := range map[string]func(tx pgx.Tx) error{
-		"RowLock": func(tx pgx.Tx) error {
+		"LockRow": func(tx pgx.Tx) error {
 			var id int
-			return postgres.RowLock(t.Context(), tx, r.in("SELECT id FROM holdfast.account")).Scan(&id)
+			return postgres.LockRow(t.Context(), tx, r.in("SELECT id FROM holdfast.account")).Scan(&id)
 		},
-		"Fenced": func(tx pgx.Tx) error { return d.Fenced(t.Context(), tx, unnoticedLease{g}) },
+		"FenceTx": func(tx pgx.Tx) error { return d.FenceTx(t.Context(), tx, unnoticedLease{g}) },
 	} {
 		tx := r.beginTx()
 		r.Must(lock(tx))

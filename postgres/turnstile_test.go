@@ -391,7 +391,7 @@ func TestGrantAtTurnstileIsShortUntilConfirmed(t *testing.T) {
 			d := r.newDriver()
 			got := fixture.Later(func() (g driver.Grant) {
 				var err error
-				g, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: longTTL, Renews: renews})
+				g, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: longTTL, WillRenew: renews})
 				r.Must(err)
 				return g
 			})

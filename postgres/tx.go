@@ -16,20 +16,19 @@ type Lease interface {
 	Context() context.Context
 }
 
-// Fenced checks, inside a transaction of the database that has the lock, that lease
-// stands, and keeps it standing until the transaction ends: a takeover waits for
-// that. What the transaction writes is therefore written under the lock, however
-// late; no other guard is needed. The schema is the default one; see Driver.Fenced.
+// FenceTx checks that lease is still valid, inside a transaction of the database that has the lock, and keeps
+// the lock until the transaction ends: a takeover waits for that end. All writes of the transaction are
+// therefore made under the lock, however late, and need no other check. FenceTx uses the default schema; see
+// Driver.FenceTx.
 //
-// It blocks until the server has answered or ctx ends. Bound the roll-back as well: on a connection
-// that has gone dead it waits for as long as its own context lets it.
+// It blocks until the server has answered or ctx ends. Bound the roll-back as well: on a dead connection it
+// waits until its own context ends.
 //
-// Renewals go on meanwhile. Call it first in the transaction, at the latest before
-// the first read that feeds a write. Errors: ErrLost when the lease has ended, and
-// pgx.ErrTxClosed when something has sent COMMIT or ROLLBACK in tx; then nothing must be
-// written: roll back. At REPEATABLE READ and above the server also refuses a transaction
-// whose snapshot is older than the end of the lease (40001).
-func Fenced(ctx context.Context, tx pgx.Tx, lease Lease) error {
+// Renewals continue during the transaction. Call FenceTx first in the transaction, at the latest before the
+// first read on which a write depends. Errors: ErrLost if the lease has ended, and pgx.ErrTxClosed if
+// a statement in tx was COMMIT or ROLLBACK; then write nothing, and roll back. At REPEATABLE READ and above the
+// server also rejects a transaction whose snapshot is older than the end of the lease (40001).
+func FenceTx(ctx context.Context, tx pgx.Tx, lease Lease) error {
 	s, err := newSchema("")
 	if err != nil {
 		return err
@@ -37,8 +36,8 @@ func Fenced(ctx context.Context, tx pgx.Tx, lease Lease) error {
 	return s.checkLease(ctx, tx, lease)
 }
 
-// Fenced is the function Fenced for the schema of d.
-func (d *Driver) Fenced(ctx context.Context, tx pgx.Tx, lease Lease) error {
+// FenceTx does what the function FenceTx does, in the schema of d.
+func (d *Driver) FenceTx(ctx context.Context, tx pgx.Tx, lease Lease) error {
 	return d.schema.checkLease(ctx, tx, lease)
 }
 

@@ -44,8 +44,8 @@ type Options struct {
 	// Class returns the class of a key, for the label resource. It is called for each event and must return
 	// quickly. nil: the text before the first "/", ":" or digit.
 	Class func(key string) string
-	// Classes bounds the number of classes: keys of further classes have the class "other". 0: 1,000.
-	Classes int
+	// MaxClasses bounds the number of classes: keys of further classes have the class "other". 0: 1,000.
+	MaxClasses int
 	// Hooks are the caller's own hooks. They are called after the event was measured.
 	Hooks holdfast.Hooks
 }
@@ -89,7 +89,7 @@ func New(opts *Options) *Metrics {
 		}),
 	}
 	m.tracker = observe.New(observe.Options{
-		Class: opts.Class, Classes: opts.Classes, New: m.resourceOf, Dropped: func(n int) { m.dropped.Add(float64(n)) },
+		Class: opts.Class, MaxClasses: opts.MaxClasses, New: m.resourceOf, Dropped: func(n int) { m.dropped.Add(float64(n)) },
 	})
 	m.hooks = m.tracker.Hooks(opts.Hooks)
 	return m

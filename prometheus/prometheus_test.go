@@ -164,7 +164,7 @@ func TestSeriesDoNotGrowWithKeys(t *testing.T) {
 func TestClassesAreBounded(t *testing.T) {
 	t.Parallel()
 	for _, most := range []int{0, 1, 7} {
-		m := prometheus.New(&prometheus.Options{Classes: most, Class: func(key string) string { return key }})
+		m := prometheus.New(&prometheus.Options{MaxClasses: most, Class: func(key string) string { return key }})
 		for i := range 5000 {
 			m.Hooks().Acquired(holdfast.AcquiredEvent{Context: t.Context(), Key: fmt.Sprintf("\xff%d", i), Owner: fmt.Sprint(i)})
 		}
@@ -173,7 +173,7 @@ func TestClassesAreBounded(t *testing.T) {
 			want = 1000
 		}
 		if n := testutil.CollectAndCount(m, "distributed_lock_held"); n != want {
-			t.Errorf("%d series with Classes %d, want %d", n, most, want)
+			t.Errorf("%d series with MaxClasses %d, want %d", n, most, want)
 		}
 	}
 }
@@ -220,7 +220,7 @@ func TestCountsComeBackAfterDroppedEvents(t *testing.T) {
 	h.Acquired(holdfast.AcquiredEvent{Key: "a", Owner: "stays"})
 	h.Node(holdfast.NodeEvent{Node: "n", State: holdfast.NodeDown, Err: fmt.Errorf("n: %w", quarantined{})})
 	h.Dropped(holdfast.DroppedEvent{Count: 2})
-	h.Failed(holdfast.FailedEvent{Key: "a", Told: true, Err: holdfast.ErrHeld})
+	h.Failed(holdfast.FailedEvent{Key: "a", WaitReported: true, Err: holdfast.ErrHeld})
 	h.Renewed(holdfast.RenewedEvent{Key: "a", Owner: "stays"})
 	got := gatherSeries(t, m)
 	for name, want := range map[string]float64{

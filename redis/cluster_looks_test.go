@@ -66,7 +66,7 @@ func TestOperatorsSeeWholeCluster(t *testing.T) {
 		if f.Verdict == driver.VerdictFault {
 			t.Errorf("the doctor finds %+v", f)
 		}
-		if f.Check == "persistence" && strings.Contains(f.Mend, "appendonly yes") {
+		if f.Check == "persistence" && strings.Contains(f.Fix, "appendonly yes") {
 			forgetful++
 		}
 		if !slices.Contains(nodes, f.Node) {
@@ -119,7 +119,7 @@ func TestClusterUserNeedsNoMorePermissions(t *testing.T) {
 		t.Errorf("Open() = %v without a right, want driver.ErrAuth", err)
 	}
 	found, err := runDoctor(t.Context(), fmt.Sprintf("redis+cluster://poor:secret@%s?timeout=5s", r.servers[0].Addr()), 0, nil)
-	if err != nil || len(found) == 0 || !strings.Contains(found[0].Mend, "+cluster|slots") {
+	if err != nil || len(found) == 0 || !strings.Contains(found[0].Fix, "+cluster|slots") {
 		t.Errorf("Diagnose() = %+v, %v", found, err)
 	}
 }

@@ -96,8 +96,8 @@ func TestConformanceOnCluster(t *testing.T) {
 		f := newFleet(t, r.servers, fmt.Sprintf("test%d/", tests.Add(1)))
 		return locktest.Service{
 			Nodes: 1, Servers: len(r.servers), Open: f.openCluster,
-			Cut:         func(d driver.Driver) { f.route(d).blackhole(true) },
-			Mend:        func(d driver.Driver) { f.route(d).blackhole(false) },
+			Disconnect:  func(d driver.Driver) { f.route(d).blackhole(true) },
+			Reconnect:   func(d driver.Driver) { f.route(d).blackhole(false) },
 			LoseReplies: f.loseReplies,
 			Delay:       f.delayServers,
 			StopNodes:   func(int) { f.stopServers(len(r.servers)) }, StartNodes: func() { f.stopServers(0) },

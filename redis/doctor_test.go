@@ -156,7 +156,7 @@ func (c faultCase) checkFindings(t *testing.T, found []driver.Finding) {
 		t.Fatalf("%s: found %+v, want one %s of %s", c.name, found, c.verdict, c.check)
 	}
 	for _, word := range c.words {
-		if text := found[0].Text + "; " + found[0].Mend; !strings.Contains(text, word) {
+		if text := found[0].Text + "; " + found[0].Fix; !strings.Contains(text, word) {
 			t.Errorf("%s: %q does not say %q", c.name, text, word)
 		}
 	}

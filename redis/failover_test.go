@@ -353,8 +353,8 @@ func TestConformanceThroughSentinels(t *testing.T) {
 		f.node = new(b.node())
 		return locktest.Service{
 			Nodes: 1, Open: f.openDriver,
-			Cut:         func(d driver.Driver) { f.route(d).blackhole(true) },
-			Mend:        func(d driver.Driver) { f.route(d).blackhole(false) },
+			Disconnect:  func(d driver.Driver) { f.route(d).blackhole(true) },
+			Reconnect:   func(d driver.Driver) { f.route(d).blackhole(false) },
 			LoseReplies: f.loseReplies,
 			Delay:       f.delayServers,
 			StopNodes:   func(k int) { f.stopServers(k * len(b.group.Servers)) }, StartNodes: func() { f.stopServers(0) },

@@ -74,13 +74,13 @@ func (d *Driver) holderOn(ctx context.Context, st driver.Status) driver.Holder {
 
 // Queue implements driver.Queuer. It uses the order of the node with the longest queue, because the other
 // nodes have missed a waiter. With ErrUnavailable it returns the waiters of the nodes that have answered.
-func (d *Driver) Queue(ctx context.Context, key string, most int) ([]driver.Waiter, error) {
+func (d *Driver) Queue(ctx context.Context, key string, limit int) ([]driver.Waiter, error) {
 	lock := d.opts.lockKeys(key)
 	nodes := d.set.votersOf(lock)
 	lists, u := make([][]string, len(nodes)), &driver.UnavailableError{Need: quorum.Majority(len(nodes))}
 	errs := make([]error, len(nodes))
 	eachNode(ctx, nodes, func(ctx context.Context, n *node) {
-		lists[n.index], errs[n.index] = n.readQueue(ctx, lock, most)
+		lists[n.index], errs[n.index] = n.readQueue(ctx, lock, limit)
 	})
 	var longest []string
 	for i, n := range nodes {
@@ -269,7 +269,7 @@ func (n *node) scanKeys(ctx context.Context, cursor, pattern string) (next strin
 }
 
 // Force implements driver.Forcer.
-func (d *Driver) Force(ctx context.Context, key string, token int64, why string) (bool, error) {
+func (d *Driver) Force(ctx context.Context, key string, token int64, reason string) (bool, error) {
 	if d.opts.ReadOnly {
 		return false, errReadOnly
 	}
@@ -296,7 +296,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 		var err error
 		switch {
 		case !engine.Tokenless(st.Owner):
-			reply, err = n.forceLock(asking, lock, st.Owner, why)
+			reply, err = n.forceLock(asking, lock, st.Owner, reason)
 		case views[n.index].Owner == st.Owner:
 			reply, err = n.evalScript(asking, evalshaCall(d.opts.format().Drop, lock, st.Owner))
 		default:

@@ -161,10 +161,10 @@ func (o *Options) checkNode(n *Node, number string) error {
 func (o *Options) limits() driver.Limits {
 	l := driver.Limits{
 		MinTTL: 10 * time.Millisecond, MaxTTL: o.MaxTTL, Token: true, Order: true, MinHold: true, ChangeTTL: true,
-		Longer: "raise maxttl, the same for all clients; a node that restarts without its data stays silent for as long",
+		MaxTTLHint: "raise maxttl, the same for all clients; a node that restarts without its data stays silent for as long",
 	}
 	if o.Format == FormatRedisson {
-		l.NoReaders = "with format=redisson the names are Java's, whose RReadWriteLock of a name keeps its readers in another way; " +
+		l.NoRWLock = "with format=redisson the names are Java's, whose RReadWriteLock of a name keeps its readers in another way; " +
 			"use a client without the format, and other names"
 	}
 	return l

@@ -22,7 +22,7 @@ func (r *rig) startSeeking(d *redis.Driver) (obstacles chan error, ended chan er
 	obstacles, ended = make(chan error, 100), make(chan error, 1)
 	ctx := r.contextInTime()
 	go func() {
-		g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: longTTL, Obstacle: func(err error) { obstacles <- err }})
+		g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: longTTL, OnObstacle: func(err error) { obstacles <- err }})
 		if err == nil {
 			d.Release(ctx, g, 0) // if the server answers
 		}

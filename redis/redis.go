@@ -139,7 +139,7 @@ func prepareDriver(nodes []Node, opts *Options) (*Driver, error) {
 }
 
 // Alert implements driver.Alerter.
-func (d *Driver) Alert(fn func(owner, why string)) { d.alert.Store(&fn) }
+func (d *Driver) Alert(fn func(owner, reason string)) { d.alert.Store(&fn) }
 
 // Notify implements driver.Notifier.
 func (d *Driver) Notify(fn func(driver.NodeEvent)) {

@@ -34,8 +34,8 @@ func TestConformance(t *testing.T) {
 				f.format = set.format
 				return locktest.Service{
 					Nodes: n, Open: f.openDriver,
-					Cut:         func(d driver.Driver) { f.route(d).blackhole(true) },
-					Mend:        func(d driver.Driver) { f.route(d).blackhole(false) },
+					Disconnect:  func(d driver.Driver) { f.route(d).blackhole(true) },
+					Reconnect:   func(d driver.Driver) { f.route(d).blackhole(false) },
 					LoseReplies: f.loseReplies,
 					Delay:       f.delayServers,
 					StopNodes:   f.stopServers, StartNodes: func() { f.stopServers(0) },

@@ -403,7 +403,7 @@ func TestRedissonPermissionsAreEnough(t *testing.T) {
 	var line string
 	for _, f := range r.runDoctor(user) {
 		if f.Check == "rights" {
-			line = f.Mend
+			line = f.Fix
 		}
 	}
 	if !strings.Contains(line, "~PATTERN-OF-THE-NAMES") {

@@ -163,7 +163,7 @@ func TestGrantInFoundSlotBeginsAtClock(t *testing.T) {
 // The client could not use a grant, and with each attempt it would keep the lock from all others for a TTL.
 func TestClientWithoutFloorAsksForNoLock(t *testing.T) {
 	t.Parallel()
-	grant := driver.Grant{Key: "k", Owner: driver.Adoptable(quorum.NewOwner(quorum.NewClient(), 1, "")), TTL: 10 * time.Second, Token: 7}
+	grant := driver.Grant{Key: "k", Owner: driver.MarkAdoptable(quorum.NewOwner(quorum.NewClient(), 1, "")), TTL: 10 * time.Second, Token: 7}
 	for what, ask := range map[string]func(context.Context, *Driver) error{
 		"a lock": func(ctx context.Context, d *Driver) error {
 			_, err := d.engine.Acquire(ctx, driver.Request{Key: "k", TTL: grant.TTL})

@@ -21,7 +21,7 @@ func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
 }
 
 // Alert implements driver.Alerter, for the sets that support it.
-func (d *Driver) Alert(fn func(owner, why string)) {
+func (d *Driver) Alert(fn func(owner, reason string)) {
 	for _, s := range d.sets {
 		if a, ok := s.Driver.(driver.Alerter); ok {
 			a.Alert(fn)
@@ -108,24 +108,24 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 }
 
 // Queue implements driver.Queuer.
-func (d *Driver) Queue(ctx context.Context, key string, most int) ([]driver.Waiter, error) {
+func (d *Driver) Queue(ctx context.Context, key string, limit int) ([]driver.Waiter, error) {
 	s := d.homeOf(key)
 	q, err := driverAs[driver.Queuer](s)
 	if err != nil {
 		return nil, err
 	}
-	waiters, err := q.Queue(ctx, key, most)
+	waiters, err := q.Queue(ctx, key, limit)
 	return waiters, s.nameSet(err)
 }
 
 // Force implements driver.Forcer.
-func (d *Driver) Force(ctx context.Context, key string, token int64, why string) (bool, error) {
+func (d *Driver) Force(ctx context.Context, key string, token int64, reason string) (bool, error) {
 	s := d.homeOf(key)
 	f, err := driverAs[driver.Forcer](s)
 	if err != nil {
 		return false, err
 	}
-	done, err := f.Force(ctx, key, token, why)
+	done, err := f.Force(ctx, key, token, reason)
 	return done, s.nameSet(err)
 }
 
@@ -187,7 +187,7 @@ func (d *Driver) surveySets(ctx context.Context) driver.Finding {
 			Check: "homes", Verdict: driver.VerdictFault,
 			Text: fmt.Sprintf("locks held in a set that is not their home: %d, such as %s: clients with another list of sets are at work, "+
 				"and two clients can have one lock", len(astray), astray[0]),
-			Mend: "end the clients with the other list; to change the list, end all clients first: https://github.com/holdfast-go/holdfast/blob/main/docs/operations.md#several-sets",
+			Fix: "end the clients with the other list; to change the list, end all clients first: https://github.com/holdfast-go/holdfast/blob/main/docs/operations.md#several-sets",
 		}
 	}
 	return driver.Finding{Check: "homes", Verdict: driver.VerdictOK, Text: "each lock is held in its home set"}

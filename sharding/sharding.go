@@ -119,15 +119,15 @@ func invalidError(format string, args ...any) error {
 
 // setLimits computes the limits that all sets share. most is Options.MaxTTL.
 func (d *Driver) setLimits(most time.Duration) error {
-	l := driver.Limits{MaxTTL: most, Longer: "raise the longest TTL with which the sets are opened", Token: true, Order: true, MinHold: true, ChangeTTL: true}
+	l := driver.Limits{MaxTTL: most, MaxTTLHint: "raise the longest TTL with which the sets are opened", Token: true, Order: true, MinHold: true, ChangeTTL: true}
 	for _, s := range d.sets {
 		m := s.Driver.Limits()
 		l.MinTTL = max(l.MinTTL, m.MinTTL)
 		if m.MaxTTL != 0 && (l.MaxTTL == 0 || m.MaxTTL < l.MaxTTL) {
-			l.MaxTTL, l.Longer = m.MaxTTL, m.Longer
+			l.MaxTTL, l.MaxTTLHint = m.MaxTTL, m.MaxTTLHint
 		}
 		l.Granularity = commonMultiple(l.Granularity, m.Granularity)
-		l.NoReaders = cmp.Or(l.NoReaders, m.NoReaders)
+		l.NoRWLock = cmp.Or(l.NoRWLock, m.NoRWLock)
 		l.Token = l.Token && m.Token
 		l.Order = l.Order && m.Order
 		l.MinHold = l.MinHold && m.MinHold
@@ -180,8 +180,8 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		}
 	}
 	req.TTL = d.roundTTL(req.TTL)
-	if report := req.Obstacle; report != nil {
-		req.Obstacle = func(err error) { report(s.nameSet(err)) }
+	if report := req.OnObstacle; report != nil {
+		req.OnObstacle = func(err error) { report(s.nameSet(err)) }
 	}
 	g, err := s.Driver.Acquire(ctx, req)
 	return d.hideToken(g), s.nameSet(err)

@@ -84,8 +84,8 @@ func (s *service) harness() locktest.Service {
 		Open: s.openDriver, Nodes: 1,
 		LoseReplies: func(k int) { s.eachNode(func(n *memory.Node) { n.LoseReplies(k) }) },
 		Delay:       func(d time.Duration) { s.eachNode(func(n *memory.Node) { n.Delay(d) }) },
-		Cut:         func(driver.Driver) { s.eachNode((*memory.Node).Freeze) },
-		Mend:        func(driver.Driver) { s.eachNode((*memory.Node).Start) },
+		Disconnect:  func(driver.Driver) { s.eachNode((*memory.Node).Freeze) },
+		Reconnect:   func(driver.Driver) { s.eachNode((*memory.Node).Start) },
 		StopNodes:   func(int) { s.eachNode((*memory.Node).Stop) },
 		StartNodes:  func() { s.eachNode((*memory.Node).Start) },
 		Leftovers: func() (left []string, err error) {

@@ -320,7 +320,7 @@ func (c *claim) completeGrant(ctx context.Context, r, own row, sent time.Time) (
 func (c *claim) newGrant(token int64, sent time.Time) (driver.Grant, error) {
 	ttl := c.req.TTL
 	g := driver.Grant{Key: c.req.Key, Owner: c.owner, Token: token, Block: driverkit.Block, TTL: ttl, TrustedUntil: driverkit.Trust(sent, ttl)}
-	if left := pace.Until(g.TrustedUntil, time.Now()); left < ttl/2 && (left <= 0 || !c.req.Renews) {
+	if left := pace.Until(g.TrustedUntil, time.Now()); left < ttl/2 && (left <= 0 || !c.req.WillRenew) {
 		return driver.Grant{}, c.d.unavailableError(errors.New("the answer came too late"))
 	}
 	return g, nil

@@ -46,7 +46,7 @@ type dialectRules struct {
 
 	pollTiming
 
-	// For RowLock.
+	// For LockRow.
 	// locksRows reports whether rows of the table can be locked; nil: they can.
 	locksRows   func(ctx context.Context, s dialectRules, tx *sql.Tx, table string) (bool, error)
 	seize       string // makes a transaction the only writer

@@ -37,7 +37,7 @@ func ExampleNew() {
 }
 
 // A lock on a row, for work that fits into one transaction.
-func ExampleRowLock() {
+func ExampleLockRow() {
 	ctx := context.Background()
 	var db *sql.DB
 	tx, err := db.BeginTx(ctx, nil)
@@ -45,7 +45,7 @@ func ExampleRowLock() {
 		log.Fatal(err)
 	}
 	defer tx.Rollback()
-	err = sqllock.RowLock(ctx, tx, sqllock.MySQL, "account", "id", 7) // tx is a *sql.Tx
+	err = sqllock.LockRow(ctx, tx, sqllock.MySQL, "account", "id", 7) // tx is a *sql.Tx
 	if errors.Is(err, holdfast.ErrHeld) {
 		log.Print("another transaction has the row, or has changed it since this one began")
 	}

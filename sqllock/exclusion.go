@@ -186,9 +186,9 @@ func (l *doctorRun) checkIsolation(ctx context.Context) error {
 	case kind == noExclusion:
 		l.Fault("isolation", errNoExclusion)
 	case kind == byTable:
-		l.Add("isolation", driver.VerdictWarning, "its tables have no transactions: locks exclude one another, and RowLock and fenced writes are rejected", mend)
+		l.Add("isolation", driver.VerdictWarning, "its tables have no transactions: locks exclude one another, and LockRow and fenced writes are rejected", mend)
 	case kind == byConflict:
-		l.OK("isolation", "of two that change a row at once, the second is refused at its commit; RowLock locks nothing here")
+		l.OK("isolation", "of two that change a row at once, the second is refused at its commit; LockRow locks nothing here")
 	case kind == byRowLock:
 		l.OK("isolation", "of two that change a row at once, the second waits")
 	default:

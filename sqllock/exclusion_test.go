@@ -143,7 +143,7 @@ func TestDatabaseWithoutExclusionIsRejected(t *testing.T) {
 	}
 }
 
-// RowLock rejects these tables. Two settings of MariaDB make it create tables with another engine.
+// LockRow rejects these tables. Two settings of MariaDB make it create tables with another engine.
 func TestTablesWithoutTransactionsKeepLocks(t *testing.T) {
 	for _, engine := range []string{"MyISAM", "Aria"} {
 		t.Run(engine, func(t *testing.T) {
@@ -167,8 +167,8 @@ func TestTablesWithoutTransactionsKeepLocks(t *testing.T) {
 					r.Errorf("the doctor finds %q, want that there are no transactions, and that of the engine %s", bad, engine)
 				}
 				tx := r.beginTx()
-				if err := sqllock.RowLock(r.Within(), tx, r.dialect, r.in("holdfast_version"), "version", 1); !errors.Is(err, driver.ErrInvalid) {
-					r.Errorf("RowLock() = %v, want ErrInvalid", err)
+				if err := sqllock.LockRow(r.Within(), tx, r.dialect, r.in("holdfast_version"), "version", 1); !errors.Is(err, driver.ErrInvalid) {
+					r.Errorf("LockRow() = %v, want ErrInvalid", err)
 				}
 				r.Release(r.Acquire(r.newClient(), "k", long))
 			})

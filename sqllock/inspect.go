@@ -28,7 +28,7 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 }
 
 // Force implements driver.Forcer. With a bell it sends the holder the reason.
-func (d *Driver) Force(ctx context.Context, key string, token int64, why string) (forced bool, err error) {
+func (d *Driver) Force(ctx context.Context, key string, token int64, reason string) (forced bool, err error) {
 	holder := ""
 	err = d.callBriefly(ctx, func(ctx context.Context) (err error) {
 		forced, err = d.updateLock(ctx, key, func(r row) (row, bool) {
@@ -38,7 +38,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 		return err
 	})
 	if forced && d.bell != nil {
-		d.bell.Forced(holder, why)
+		d.bell.Forced(holder, reason)
 	}
 	return forced, err
 }
@@ -115,11 +115,11 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 }
 
 // Queue implements driver.Queuer. The table does not have the time at which a waiter began.
-func (d *Driver) Queue(ctx context.Context, key string, most int) (waiters []driver.Waiter, err error) {
+func (d *Driver) Queue(ctx context.Context, key string, limit int) (waiters []driver.Waiter, err error) {
 	err = d.callBriefly(ctx, func(ctx context.Context) error {
 		return d.run(ctx, func(q querier) error {
 			waiters = nil
-			return queryRows(ctx, q, d.queue, []any{key, most}, func(rows *sql.Rows) error {
+			return queryRows(ctx, q, d.queue, []any{key, limit}, func(rows *sql.Rows) error {
 				var owner, holder string
 				err := rows.Scan(&owner, &holder)
 				waiters = append(waiters, driver.Waiter{Owner: owner, Holder: parseHolder(holder)})

@@ -193,7 +193,7 @@ func (r *rig) openLinked() (driver.Driver, error) {
 
 func (r *rig) openOn(db *sql.DB) (*sqllock.Driver, error) {
 	db.SetMaxOpenConns(r.most)
-	return sqllock.New(r.Context(), db, r.dialect, &sqllock.Options{Prefix: r.prefix, WaitConns: r.wait})
+	return sqllock.New(r.Context(), db, r.dialect, &sqllock.Options{Prefix: r.prefix, MaxWaitConns: r.wait})
 }
 
 func (r *rig) newRelay() *fixture.Link {

@@ -13,26 +13,28 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// RowLock locks the rows of a table whose column has that value until tx ends. That is a lock without any lock service, for work that
-// fits into one transaction. No tables of this package are needed. Call it first in the transaction and read the rows behind it: what
-// was read before may be out of date, and where reads go by a snapshot (MySQL and MariaDB at REPEATABLE READ, their default) so may be
-// all that is read later.
+// LockRow locks the rows of table whose column has value, until tx ends: a lock without a lock service, for work
+// that fits into one transaction. It needs no tables of this package. Call it first in the transaction, and read
+// the rows afterwards: rows that were read before may be out of date. If the transaction reads a snapshot (MySQL
+// and MariaDB at REPEATABLE READ, their default), a read before the call makes all later reads out of date too.
 //
-// It writes the query itself, because FOR UPDATE behind a query of any kind may lock nothing, without an error. table may have a
-// schema, or on MySQL a database, before it; both names are plain, as they go into the text.
+// LockRow writes the query itself, because FOR UPDATE in an arbitrary query may lock nothing, without an error.
+// table may have a schema, or on MySQL a database, before it. Both names go into the text of the query, so they
+// must be plain.
 //
-// On MySQL and MariaDB 10.3 or newer others may go on with other rows, unless the column has no index, which locks them all. SQLite
-// locks no rows: there tx is the one writer of the whole file from then on, and before that waits for
-// another, as long as busy_timeout says.
+// On MySQL and MariaDB 10.3 or newer, other transactions can use other rows, unless the column has no index: then
+// all rows are locked. SQLite locks no rows: there tx becomes the only writer of the whole file, and waits for
+// another writer for as long as busy_timeout allows.
 //
-// Errors: ErrHeld when another transaction has the rows locked, or has changed them since this one began: roll back and begin
-// again. sql.ErrNoRows when there are none. ErrInvalid for a table whose rows it cannot lock: a view, a foreign table, one that is
-// temporary, or on MySQL of another engine than InnoDB; it was not touched then. sql.ErrTxDone when the database has rolled the
-// transaction back, as MySQL, MariaDB and SQLite do after some errors of earlier statements. After any other error, roll back.
+// Errors: ErrHeld if another transaction has locked the rows, or has changed them since tx began: roll back and
+// begin again. sql.ErrNoRows if there is no such row. ErrInvalid for a table whose rows cannot be locked: a view,
+// a foreign or temporary table, or on MySQL a table of another engine than InnoDB; the table is untouched then.
+// sql.ErrTxDone if the database has rolled the transaction back, as MySQL, MariaDB and SQLite do after some errors
+// of earlier statements. After any other error, roll back.
 //
-// Where the database rolls the whole transaction back because of this lock (a deadlock, or innodb_snapshot_isolation of MariaDB
-// 11.6 and newer), RowLock ends tx, so that no later statement runs outside of a transaction.
-func RowLock(ctx context.Context, tx *sql.Tx, dialect Dialect, table, column string, value any) error {
+// If the database rolls the whole transaction back because of this lock (a deadlock, or innodb_snapshot_isolation
+// of MariaDB 11.6 and newer), LockRow ends tx, so that no later statement runs outside a transaction.
+func LockRow(ctx context.Context, tx *sql.Tx, dialect Dialect, table, column string, value any) error {
 	if err := rowLock(ctx, tx, dialect, table, column, value); err != nil {
 		return fmt.Errorf("sqllock: row of %s: %w", table, err)
 	}

@@ -43,13 +43,13 @@ func (r *rig) openDeferring() *sql.DB {
 	return db
 }
 
-// lockRow calls RowLock on a table of r.
+// lockRow calls LockRow on a table of r.
 func (r *rig) lockRow(tx *sql.Tx, table, id string) error {
-	return sqllock.RowLock(r.Within(), tx, r.dialect, r.in(table), "id", id)
+	return sqllock.LockRow(r.Within(), tx, r.dialect, r.in(table), "id", id)
 }
 
 // Other transactions can neither lock nor write the row.
-func TestRowLockLastsUntilTransactionEnds(t *testing.T) {
+func TestLockRowLastsUntilTransactionEnds(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		r.createAccounts()
 		first, second := r.beginTx(), r.beginTx()
@@ -80,7 +80,7 @@ func TestRowLockLastsUntilTransactionEnds(t *testing.T) {
 }
 
 // Another transaction has changed the row since this one read it.
-func TestRowLockOnChangedRowIsHeld(t *testing.T) {
+func TestLockRowOnChangedRowIsHeld(t *testing.T) {
 	forEach(t, []database{onSQLite}, func(r *rig) {
 		r.createAccounts()
 		r.execSQL("PRAGMA journal_mode = wal") // without WAL no transaction can write while another reads
@@ -89,13 +89,13 @@ func TestRowLockOnChangedRowIsHeld(t *testing.T) {
 		r.Must(tx.QueryRowContext(r.Within(), r.in("SELECT balance FROM holdfast_account WHERE id = 'a'")).Scan(&balance))
 		r.execSQL("UPDATE holdfast_account SET balance = 7 WHERE id = 'a'")
 		if err := r.lockRow(tx, "holdfast_account", "a"); !errors.Is(err, holdfast.ErrHeld) {
-			r.Errorf("RowLock() = %v, want ErrHeld", err)
+			r.Errorf("LockRow() = %v, want ErrHeld", err)
 		}
 	})
 }
 
 // A read under the lock sees the latest commit, however many locks the transaction takes.
-func TestRowLockOpensNoSnapshot(t *testing.T) {
+func TestLockRowOpensNoSnapshot(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		r.createAccounts()
 		tx := r.beginTx()
@@ -110,7 +110,7 @@ func TestRowLockOpensNoSnapshot(t *testing.T) {
 }
 
 // With some values of sql_mode, SHOW CREATE TABLE leaves the engine out.
-func TestRowLockFindsEngineInAnySQLMode(t *testing.T) {
+func TestLockRowFindsEngineInAnySQLMode(t *testing.T) {
 	forEach(t, []database{onMariaDB}, func(r *rig) {
 		r.createAccounts()
 		r.execSQL("CREATE TABLE holdfast_old (id varchar(9)) ENGINE = MyISAM")
@@ -119,10 +119,10 @@ func TestRowLockFindsEngineInAnySQLMode(t *testing.T) {
 			tx, err := r.openPool(r.newRelay().Addr).BeginTx(r.Context(), nil)
 			r.Must(err)
 			if err := r.lockRow(tx, "holdfast_account", "a"); err != nil {
-				r.Errorf("%s: RowLock() = %v", mode, err)
+				r.Errorf("%s: LockRow() = %v", mode, err)
 			}
 			if err := r.lockRow(tx, "holdfast_old", "a"); !errors.Is(err, holdfast.ErrInvalid) {
-				r.Errorf("%s: RowLock() on MyISAM = %v, want ErrInvalid", mode, err)
+				r.Errorf("%s: LockRow() on MyISAM = %v, want ErrInvalid", mode, err)
 			}
 			r.Must(tx.Rollback())
 		}
@@ -130,14 +130,14 @@ func TestRowLockFindsEngineInAnySQLMode(t *testing.T) {
 }
 
 // If the database has rolled the transaction back, later statements would run without one.
-func TestRowLockNoticesRolledBackTransaction(t *testing.T) {
+func TestLockRowNoticesRolledBackTransaction(t *testing.T) {
 	forEach(t, []database{onMariaDB, onMySQL, onSQLite}, func(r *rig) {
 		r.createAccounts()
 		tx := r.beginTx()
 		_, err := tx.ExecContext(r.Within(), "ROLLBACK") // as after an error that the program has ignored
 		r.Must(err)
 		if err := r.lockRow(tx, "holdfast_account", "a"); !errors.Is(err, sql.ErrTxDone) {
-			r.Errorf("RowLock() = %v, want ErrTxDone", err)
+			r.Errorf("LockRow() = %v, want ErrTxDone", err)
 		}
 		if _, err := tx.ExecContext(r.Within(), r.in("UPDATE holdfast_account SET balance = 9")); !errors.Is(err, sql.ErrTxDone) {
 			r.Errorf("a write behind the lock = %v, want ErrTxDone", err)
@@ -146,7 +146,7 @@ func TestRowLockNoticesRolledBackTransaction(t *testing.T) {
 }
 
 // MariaDB rolls the whole transaction back if a row has changed since its snapshot, by default from 11.6 on.
-func TestRowLockEndsRolledBackTransaction(t *testing.T) {
+func TestLockRowEndsRolledBackTransaction(t *testing.T) {
 	for _, autocommit := range []int{0, 1} {
 		t.Run(fmt.Sprint("autocommit=", autocommit), func(t *testing.T) {
 			forEach(t, []database{onMariaDB}, func(r *rig) {
@@ -159,18 +159,18 @@ func TestRowLockEndsRolledBackTransaction(t *testing.T) {
 				r.Must(tx.QueryRowContext(r.Within(), r.in("SELECT balance FROM holdfast_account WHERE id = 'a'")).Scan(&balance))
 				r.execSQL("UPDATE holdfast_account SET balance = 7 WHERE id = 'a'")
 				if err := r.lockRow(tx, "holdfast_account", "a"); !errors.Is(err, holdfast.ErrHeld) {
-					r.Errorf("RowLock() = %v, want ErrHeld", err)
+					r.Errorf("LockRow() = %v, want ErrHeld", err)
 				}
 				if err := r.lockRow(tx, "holdfast_account", "b"); !errors.Is(err, sql.ErrTxDone) {
-					r.Errorf("RowLock() of the next row = %v, want ErrTxDone", err)
+					r.Errorf("LockRow() of the next row = %v, want ErrTxDone", err)
 				}
 			})
 		})
 	}
 }
 
-// RowLock rejects a name if FOR UPDATE would lock none of its rows.
-func TestRowLockLocksOrFails(t *testing.T) {
+// LockRow rejects a name if FOR UPDATE would lock none of its rows.
+func TestLockRowLocksOrFails(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		r.createAccounts()
 		tables := []string{"holdfast_account; SELECT", "a.b.c", ""}
@@ -198,17 +198,17 @@ func TestRowLockLocksOrFails(t *testing.T) {
 			r.Must(tx.Rollback())
 		}
 		tx := r.beginTx()
-		if err := sqllock.RowLock(r.Within(), tx, 0, "account", "id", "a"); !errors.Is(err, holdfast.ErrInvalid) {
+		if err := sqllock.LockRow(r.Within(), tx, 0, "account", "id", "a"); !errors.Is(err, holdfast.ErrInvalid) {
 			r.Errorf("no dialect: %v, want ErrInvalid", err)
 		}
-		if err := sqllock.RowLock(r.Within(), tx, r.dialect, "account", "id = 'b' OR id", "a"); !errors.Is(err, holdfast.ErrInvalid) {
+		if err := sqllock.LockRow(r.Within(), tx, r.dialect, "account", "id = 'b' OR id", "a"); !errors.Is(err, holdfast.ErrInvalid) {
 			r.Errorf("no column: %v, want ErrInvalid", err)
 		}
 	})
 }
 
 // Each writer locks, reads and writes a row in one transaction.
-func TestRowLockLosesNoUpdate(t *testing.T) {
+func TestLockRowLosesNoUpdate(t *testing.T) {
 	gates.Nightly(t, "rowlock")
 	const writers, length = 4, 30 * time.Second
 	forEach(t, servers, func(r *rig) {

@@ -68,7 +68,7 @@ func TestStatementBinlogWorksAtAnyLevel(t *testing.T) {
 		found := ""
 		for _, f := range other.Diagnose(r.Within(), 0) {
 			if f.Check == "durability" {
-				found = f.Mend
+				found = f.Fix
 			} else if f.Bad() {
 				t.Errorf("%s: %+v", level, f)
 			}

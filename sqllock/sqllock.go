@@ -140,10 +140,10 @@ type Options struct {
 	// renewal waiting for a connection. The driver keeps one connection of it open, and replaces that every few minutes once another is
 	// open: bound the pool to three, and leave its SetConnMaxLifetime alone. Default: renewals share db.
 	RenewDB *sql.DB
-	// WaitConns bounds the connections of the pool on which waiters queue on MySQL and MariaDB; further waiters poll. A connection is in
+	// MaxWaitConns bounds the connections of the pool on which waiters queue on MySQL and MariaDB; further waiters poll. A connection is in
 	// use while its waiter waits, and then while it holds the lock. Default 4, and fewer if the pool has not at least three more; a
 	// negative number: all poll.
-	WaitConns int
+	MaxWaitConns int
 }
 
 // Driver keeps locks in one database. It is safe for concurrent use.
@@ -203,7 +203,7 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 	if dialect == SQLite {
 		d.prepared = newPrepared(db)
 	}
-	room, ears := d.pollTiming.room, cmp.Or(opts.WaitConns, maxEars)
+	room, ears := d.pollTiming.room, cmp.Or(opts.MaxWaitConns, maxEars)
 	if most := db.Stats().MaxOpenConnections; most > 0 {
 		ears = min(ears, most-3)
 		room = min(room, most-max(ears, 0))

@@ -288,7 +288,7 @@ func TestReservationEndsAfterClockSetBack(t *testing.T) {
 		later := time.Now().Add(time.Hour).UnixMicro()
 		r.execSQL(fmt.Sprint("UPDATE holdfast_lock SET expires = ", later))
 		r.execSQL(fmt.Sprintf("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('k', 'dead', 0, '{} ', %d)", later))
-		d, err := sqllock.New(r.Context(), r.openPool(r.socketPath()), r.dialect, &sqllock.Options{Prefix: r.prefix, WaitConns: -1})
+		d, err := sqllock.New(r.Context(), r.openPool(r.socketPath()), r.dialect, &sqllock.Options{Prefix: r.prefix, MaxWaitConns: -1})
 		r.Must(err)
 		defer d.Close()
 		ctx, cancel := context.WithTimeout(r.Context(), fixture.Patience()/2)

@@ -29,10 +29,10 @@ func (r *rig) findingsAt(url string, ttl time.Duration, opts zookeeper.Options) 
 		if f.Bad() {
 			bad = append(bad, f)
 		}
-		if f.Bad() && f.Mend == "" {
+		if f.Bad() && f.Fix == "" {
 			r.Errorf("%+v does not say what mends it", f)
 		}
-		if strings.Contains(f.Text+f.Mend, fixture.Secret) {
+		if strings.Contains(f.Text+f.Fix, fixture.Secret) {
 			r.Errorf("%+v shows the password", f)
 		}
 	}
@@ -47,7 +47,7 @@ func (r *rig) wantOneFinding(found []driver.Finding, check string, v driver.Verd
 		return
 	}
 	for _, word := range words {
-		if text := found[0].Text + "; " + found[0].Mend; !strings.Contains(text, word) {
+		if text := found[0].Text + "; " + found[0].Fix; !strings.Contains(text, word) {
 			r.Errorf("%q does not say %q", text, word)
 		}
 	}

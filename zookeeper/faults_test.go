@@ -477,7 +477,7 @@ func TestWaitIsReportedAfterFirstHasGone(t *testing.T) {
 		r.On(last, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "read", true })
 		told := make(chan bool, 10)
 		all.Go(func() {
-			last.Acquire(ctx, driver.Request{Key: "k", TTL: long, Obstacle: func(err error) { told <- errors.Is(err, driver.ErrHeld) }})
+			last.Acquire(ctx, driver.Request{Key: "k", TTL: long, OnObstacle: func(err error) { told <- errors.Is(err, driver.ErrHeld) }})
 		})
 		r.Caught(last)
 		r.Must(d.Release(r.Within(), first, 0))

@@ -178,12 +178,12 @@ type message struct {
 }
 
 // Force implements driver.Forcer. The name of the deleted node is never used again.
-func (d *Driver) Force(ctx context.Context, key string, token int64, why string) (done bool, err error) {
+func (d *Driver) Force(ctx context.Context, key string, token int64, reason string) (done bool, err error) {
 	l, err := d.lookUp(ctx, key)
 	if err != nil || l.node == "" || !driverkit.InBlock(l.token, token) {
 		return false, err
 	}
-	text, _ := json.Marshal(message{l.owner(), why}) // cannot fail: strings
+	text, _ := json.Marshal(message{l.owner(), reason}) // cannot fail: strings
 	tries := 0
 	err = d.withSession(ctx, func(ctx context.Context, s *session) error {
 		tries++
@@ -213,7 +213,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 
 // Alert implements driver.Alerter. The driver also raises the alert when a node was deleted by hand, or when a
 // session is over.
-func (d *Driver) Alert(fn func(owner, why string)) {
+func (d *Driver) Alert(fn func(owner, reason string)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.alert = fn
@@ -318,7 +318,7 @@ func (l lineUp) status(key string) driver.Status {
 }
 
 // Queue implements driver.Queuer.
-func (d *Driver) Queue(ctx context.Context, key string, most int) (waiters []driver.Waiter, err error) {
+func (d *Driver) Queue(ctx context.Context, key string, limit int) (waiters []driver.Waiter, err error) {
 	l, err := d.lookUp(ctx, key)
 	if err != nil || l.waiterCount() == 0 {
 		return nil, err
@@ -326,7 +326,7 @@ func (d *Driver) Queue(ctx context.Context, key string, most int) (waiters []dri
 	err = d.withSession(ctx, func(ctx context.Context, s *session) error {
 		waiters = nil
 		var all []*request
-		queue := l.entries[1:min(len(l.entries), most+1)]
+		queue := l.entries[1:min(len(l.entries), limit+1)]
 		for _, e := range queue {
 			all = append(all, getData(d.folderOf(key)+"/"+e.name, false))
 		}

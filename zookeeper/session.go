@@ -33,7 +33,7 @@ var (
 	// errOver reports that a session is over and all its nodes are gone.
 	errOver = errors.New("the session is over")
 	// errEnded is the cause of a lease loss by the end of its session.
-	errEnded = &driver.LostError{Why: "the servers have ended its session, as they had not heard of this client for the TTL"}
+	errEnded = &driver.LostError{Reason: "the servers have ended its session, as they had not heard of this client for the TTL"}
 	// errMove makes a session continue over another connection.
 	errMove = errors.New("the connection is renewed")
 )

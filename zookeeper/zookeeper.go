@@ -273,7 +273,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		return driver.Grant{}, d.callerError(split)
 	}
 	req.TTL = (req.TTL + granularity - 1).Truncate(granularity)
-	c := &claim{d: d, req: req, wait: driverkit.Wait{Tell: req.Obstacle}}
+	c := &claim{d: d, req: req, wait: driverkit.Wait{Tell: req.OnObstacle}}
 	if err := c.acquireLock(ctx); err != nil {
 		c.abandon()
 		return driver.Grant{}, err

@@ -76,8 +76,8 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 			return driver.Grant{Key: req.Key, Owner: c.owner, Token: c.token, TTL: req.TTL, TrustedUntil: trustedUntil(sent, req.TTL)}, nil
 		case req.NoWait:
 			return driver.Grant{}, held // one attempt [NoWait]
-		case first && req.Obstacle != nil:
-			req.Obstacle(held) // once, because this service has no other obstacle [Obstacle]
+		case first && req.OnObstacle != nil:
+			req.OnObstacle(held) // once, because this service has no other obstacle [Obstacle]
 		}
 		select {
 		case <-c.wake:

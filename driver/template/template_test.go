@@ -80,8 +80,8 @@ func (p *plainService) lockService() locktest.Service {
 		return func(d driver.Driver) { p.mu.Lock(); defer p.mu.Unlock(); d.(*plainDriver).cut = cut }
 	}
 	return locktest.Service{
-		Open: func() (driver.Driver, error) { return p.newDriver(), nil },
-		Cut:  cut(true), Mend: cut(false),
+		Open:       func() (driver.Driver, error) { return p.newDriver(), nil },
+		Disconnect: cut(true), Reconnect: cut(false),
 		Delay:     func(d time.Duration) { p.mu.Lock(); defer p.mu.Unlock(); p.delay = d },
 		StopNodes: func(int) { stop(true) }, StartNodes: func() { stop(false) },
 		Leftovers: func() ([]string, error) { return findLeftovers(p.root) },
@@ -116,11 +116,11 @@ func (d *plainDriver) sendRequest(ctx context.Context, do func()) error {
 }
 
 func (d *plainDriver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
-	once, report, ttl := req.NoWait, req.Obstacle, req.TTL.Truncate(time.Second)
+	once, report, ttl := req.NoWait, req.OnObstacle, req.TTL.Truncate(time.Second)
 	if ttl < req.TTL {
 		ttl += time.Second
 	}
-	req.NoWait, req.Obstacle, req.TTL = true, nil, ttl
+	req.NoWait, req.OnObstacle, req.TTL = true, nil, ttl
 	var last error
 	for {
 		select {
@@ -273,7 +273,7 @@ func TestConformanceOfOneTTL(t *testing.T) {
 		p := newPlainService(t)
 		s := p.lockService()
 		s.Open = func() (driver.Driver, error) { return oneTTLDriver{p.newDriver()}, nil }
-		s.Cut, s.Mend = nil, nil // they need a plainDriver
+		s.Disconnect, s.Reconnect = nil, nil // they need a plainDriver
 		return s
 	}})
 }

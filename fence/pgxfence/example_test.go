@@ -41,12 +41,12 @@ func ExampleFence_Do() {
 
 // The columns fence and fence_owner of the row itself keep the token, so no other table is needed, and one
 // statement is enough.
-func ExampleApplied() {
+func ExampleCheckApplied() {
 	ctx := context.Background()
 	err := client.Do(ctx, "invoice/42", nil, func(ctx context.Context, lease *holdfast.Lease) error {
 		tag, err := pool.Exec(ctx, `UPDATE invoice SET paid = true, fence = $1, fence_owner = $2
 			WHERE id = 42 AND (fence < $1 OR fence = $1 AND fence_owner = $2)`, lease.Token(), lease.Owner())
-		return pgxfence.Applied(lease.Key(), lease.Token(), tag, err)
+		return pgxfence.CheckApplied(lease.Key(), lease.Token(), tag, err)
 	})
 	if errors.Is(err, fence.ErrStale) {
 		log.Print("another process has had the lock since; nothing was written")

@@ -148,11 +148,11 @@ func (f *Fence) Forget(ctx context.Context, q Querier, guard string) error {
 	return f.table.Forget(ctx, querier{q}, guard)
 }
 
-// Applied turns the outcome of a conditional write, to rows that carry their own token, into an error: if the
+// CheckApplied turns the outcome of a conditional write, to rows that carry their own token, into an error: if the
 // write found no row, it returns a *fence.StaleError whose Highest is not known.
-func Applied(guard string, token holdfast.Token, tag pgconn.CommandTag, err error) error {
+func CheckApplied(guard string, token holdfast.Token, tag pgconn.CommandTag, err error) error {
 	if err != nil {
 		return err
 	}
-	return sqlguard.Applied(guard, token, tag.RowsAffected())
+	return sqlguard.CheckApplied(guard, token, tag.RowsAffected())
 }

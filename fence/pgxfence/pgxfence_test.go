@@ -177,7 +177,7 @@ func TestRowsKeepTheirOwnToken(t *testing.T) {
 	}{{7, "a", false}, {7, "a", false}, {7, "b", true}, {6, "a", true}, {8, "b", false}} {
 		tag, err := pool.Exec(t.Context(), `UPDATE own SET balance = 5, fence = $1, fence_owner = $2
 			WHERE name = 'k' AND (fence < $1 OR fence = $1 AND fence_owner = $2)`, int64(row.token), row.owner)
-		if err := pgxfence.Applied("k", row.token, tag, err); errors.Is(err, fence.ErrStale) != row.stale || err != nil && !row.stale {
+		if err := pgxfence.CheckApplied("k", row.token, tag, err); errors.Is(err, fence.ErrStale) != row.stale || err != nil && !row.stale {
 			t.Errorf("write %d: %v, want stale %v", i, err, row.stale)
 		}
 	}

@@ -65,14 +65,14 @@ func ExampleFence_Claim() {
 }
 
 // A table whose rows carry their own token needs one statement and no Fence.
-func ExampleApplied() {
+func ExampleCheckApplied() {
 	ctx := context.Background()
 	err := client.Do(ctx, "account/7", nil, func(ctx context.Context, lease *holdfast.Lease) error {
 		res, err := db.ExecContext(ctx, `
 			UPDATE account SET balance = $1, fence = $2, fence_owner = $3
 			 WHERE name = $4 AND (fence < $2 OR fence = $2 AND fence_owner = $3)`,
 			120, int64(lease.Token()), lease.Owner(), "ann")
-		return sqlfence.Applied(lease.Key(), lease.Token(), res, err)
+		return sqlfence.CheckApplied(lease.Key(), lease.Token(), res, err)
 	})
 	if err != nil {
 		log.Print(err)

@@ -19,7 +19,7 @@
 // transaction that begins with the check. The check locks the guard's row until the transaction ends: that
 // makes check and write one step.
 //
-// A table whose rows carry their own token, in two columns, needs one statement and no Fence; [Applied] reads
+// A table whose rows carry their own token, in two columns, needs one statement and no Fence; [CheckApplied] reads
 // its outcome:
 //
 //	UPDATE account SET balance = $1, fence = $2, fence_owner = $3
@@ -183,11 +183,11 @@ func (f *Fence) Forget(ctx context.Context, q Querier, guard string) error {
 	return f.table.Forget(ctx, querier{q}, guard)
 }
 
-// Applied turns the outcome of a conditional write, to rows that carry their own token, into an error: if the
+// CheckApplied turns the outcome of a conditional write, to rows that carry their own token, into an error: if the
 // write found no row, it returns a *fence.StaleError whose Highest is not known. Open MySQL with
 // clientFoundRows=true: without it, the driver counts changed rows in place of found rows, and a repeated
 // write of the same values would look stale.
-func Applied(guard string, token holdfast.Token, res sql.Result, err error) error {
+func CheckApplied(guard string, token holdfast.Token, res sql.Result, err error) error {
 	if err != nil {
 		return err
 	}
@@ -195,5 +195,5 @@ func Applied(guard string, token holdfast.Token, res sql.Result, err error) erro
 	if err != nil {
 		return fmt.Errorf("sqlfence: guard %q: %w", guard, err)
 	}
-	return sqlguard.Applied(guard, token, n)
+	return sqlguard.CheckApplied(guard, token, n)
 }

@@ -41,7 +41,7 @@ const maxKeptRetries = 15
 // request that does not wait asks once. It asks again for a moment while nobody holds the lock and the
 // database still keeps it for a waiter: otherwise its error would name no holder.
 func (a *Attempt) Run(ctx context.Context) (driver.Grant, error) {
-	wait := Wait{Tell: a.Request.Obstacle, Last: a.Last}
+	wait := Wait{Tell: a.Request.OnObstacle, Last: a.Last}
 	for tries := 0; ; tries++ {
 		if err := wait.Over(ctx, a.Calls); err != nil {
 			return driver.Grant{}, err

@@ -42,7 +42,7 @@ func (n *Notes) Add(check string, v driver.Verdict, text, mend string) {
 		}
 		mend = cmp.Or(mend, "look into the log of the server")
 	}
-	n.Found = append(n.Found, driver.Finding{Node: n.Node, Check: check, Verdict: v, Text: text, Mend: mend})
+	n.Found = append(n.Found, driver.Finding{Node: n.Node, Check: check, Verdict: v, Text: text, Fix: mend})
 }
 
 // usualFixes holds the fix for most findings of a check.
@@ -53,7 +53,7 @@ var usualFixes = map[string]string{
 
 // ClosedFindings returns the findings of a doctor whose driver is closed.
 func ClosedFindings(err error) []driver.Finding {
-	return []driver.Finding{{Check: "reach", Verdict: driver.VerdictFault, Text: err.Error(), Mend: "diagnose before Close"}}
+	return []driver.Finding{{Check: "reach", Verdict: driver.VerdictFault, Text: err.Error(), Fix: "diagnose before Close"}}
 }
 
 // Fault adds an error that names its fix at its end, after the last semicolon.

@@ -70,7 +70,7 @@ func TestFindingKeepsItsOwnFix(t *testing.T) {
 	} {
 		var n Notes
 		n.Add(row.check, driver.VerdictWarning, row.text, row.mend)
-		if f := n.Found[0]; f.Text != row.wantText || f.Mend != row.wantMend {
+		if f := n.Found[0]; f.Text != row.wantText || f.Fix != row.wantMend {
 			t.Errorf("%+v: %+v", row, f)
 		}
 	}

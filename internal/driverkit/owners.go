@@ -39,7 +39,7 @@ func NewOwners() *Owners {
 func (o *Owners) Next(adoptable bool) string {
 	owner := quorum.NewOwner(o.Client, atomic.AddInt64(&o.last, 1), "")
 	if adoptable {
-		owner = driver.Adoptable(owner)
+		owner = driver.MarkAdoptable(owner)
 	}
 	return owner
 }

@@ -13,7 +13,7 @@ var ErrAgain = errors.New("the line has changed")
 
 // Wait holds the obstacle of one Acquire.
 type Wait struct {
-	Tell func(error) // Request.Obstacle
+	Tell func(error) // Request.OnObstacle
 	Last error       // the last obstacle
 }
 

@@ -200,9 +200,9 @@ func (a *Call) askService(s *lock) (*Hold, error) {
 		return nil, err
 	}
 	grant, err := k.drv.Acquire(asking, driver.Request{
-		Key: s.key, TTL: a.TTL, NoWait: a.NoWait, Renews: a.RenewsSoon() && !k.isStarved(time.Now()), Adoptable: a.Adoptable,
-		Holder:   k.selfWithNote(a.Note),
-		Obstacle: func(err error) { a.noteObstacle(s, q, err) },
+		Key: s.key, TTL: a.TTL, NoWait: a.NoWait, WillRenew: a.RenewsSoon() && !k.isStarved(time.Now()), Adoptable: a.Adoptable,
+		Holder:     k.selfWithNote(a.Note),
+		OnObstacle: func(err error) { a.noteObstacle(s, q, err) },
 	})
 	if err != nil {
 		return nil, k.failAsking(asking, s, err)
@@ -294,7 +294,7 @@ func (a *Call) giveGrant(s *lock, grant driver.Grant, taken time.Time) (*Hold, e
 		return h, cmp.Or(a.Wait.Err(), errOtherRequest)
 	}
 	if !w.isPart {
-		k.events.Acquired(Acquired{Context: w.Context, Key: t.givenKeyLocked(), Owner: h.owner, Token: h.token, Waited: taken.Sub(w.since), Told: w.waitReported})
+		k.events.Acquired(Acquired{Context: w.Context, Key: t.givenKeyLocked(), Owner: h.owner, Token: h.token, Waited: taken.Sub(w.since), WaitReported: w.waitReported})
 	}
 	if w != a {
 		w.waitReported = false // its context may end before it sees the lease; then the call fails and releases the lease

@@ -39,7 +39,7 @@ func (a *Call) admitParts(h *Hold, parts []*Hold, now time.Time) (passed followU
 		passed = lead.endHoldLocked(now)
 	}
 	t.recountLocked(a.MaxHold, a.MinHold, now)
-	k.events.Acquired(Acquired{Context: a.Context, Key: a.Key, Owner: h.owner, Token: h.token, Waited: now.Sub(a.since), Told: a.waitReported})
+	k.events.Acquired(Acquired{Context: a.Context, Key: a.Key, Owner: h.owner, Token: h.token, Waited: now.Sub(a.since), WaitReported: a.waitReported})
 	return passed, true
 }
 

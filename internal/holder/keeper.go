@@ -178,7 +178,7 @@ func (k *Keeper) Run(ctx context.Context, a *Call, take func() (*Hold, error)) (
 	a.keeper, a.Context, a.since = k, Values{ctx}, time.Now()
 	h, err := take()
 	if err != nil && !a.Silent {
-		k.events.Failed(Failed{Context: a.Context, Key: a.Key, Waited: time.Since(a.since), Told: a.waitReported, Err: err})
+		k.events.Failed(Failed{Context: a.Context, Key: a.Key, Waited: time.Since(a.since), WaitReported: a.waitReported, Err: err})
 	}
 	return h, err
 }
@@ -221,34 +221,34 @@ type Waiting struct {
 
 // Acquired reports that a lease begins.
 type Acquired struct {
-	Context  context.Context
-	Key      string
-	Owner    string
-	Token    int64
-	Waited   time.Duration // since the call began
-	Told     bool          // a Waiting event reported the wait
-	HandOver bool          // another caller of this process passed the lock on, without the service
+	Context      context.Context
+	Key          string
+	Owner        string
+	Token        int64
+	Waited       time.Duration // since the call began
+	WaitReported bool          // a Waiting event reported the wait
+	HandOver     bool          // another caller of this process passed the lock on, without the service
 }
 
 // Failed reports that a call ended without a lease.
 type Failed struct {
-	Context context.Context
-	Key     string
-	Waited  time.Duration // since the call began
-	Told    bool          // a Waiting event reported the start of the wait
-	Err     error
+	Context      context.Context
+	Key          string
+	Waited       time.Duration // since the call began
+	WaitReported bool          // a Waiting event reported the start of the wait
+	Err          error
 }
 
 // Renewed reports the end of one round of renewal.
 type Renewed struct {
-	Key      string
-	Owner    string
-	Token    int64
-	Deadline time.Time     // the lease is valid until then
-	Left     time.Duration // time that was left of the old lease when the round ended
-	Late     time.Duration // time by which the round ended after it was due; 0 if it was not late, or Extend started it
-	Waiters  int           // number of other waiters, as far as it is known
-	Err      error
+	Key       string
+	Owner     string
+	Token     int64
+	Deadline  time.Time     // the lease is valid until then
+	Remaining time.Duration // time that was left of the old lease when the round ended
+	Lag       time.Duration // time by which the round ended after it was due; 0 if it was not late, or Extend started it
+	Waiters   int           // number of other waiters, as far as it is known
+	Err       error
 }
 
 // AtRisk reports a change in the redundancy of a lease.

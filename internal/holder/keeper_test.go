@@ -202,7 +202,7 @@ func TestStarvedClientAsksForWholeTTL(t *testing.T) {
 		mustObtain(t, k, "held") // keeps the watchdog looking each second
 		renews := func() bool {
 			mustObtain(t, k, "k").Release(t.Context())
-			return drv.last.Renews
+			return drv.last.WillRenew
 		}
 		time.Sleep(5500 * time.Millisecond)
 		if !renews() {

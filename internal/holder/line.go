@@ -204,7 +204,7 @@ func (q *line) knownHolderLocked() *driver.HeldError {
 // of none.
 func (q *line) noteObstacleLocked(number int, obstacle error) {
 	q.last, q.places[number].answered, q.places[number].rejected = obstacle, true, false
-	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok && (q.held == nil || !held.Here) {
+	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok && (q.held == nil || !held.SameClient) {
 		q.held, q.heldKey = held, Place{q.key.key, number}.Key()
 	}
 	if !q.uninformed {

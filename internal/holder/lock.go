@@ -32,7 +32,7 @@ func (s *lock) currentObstacleLocked() error {
 	}
 	return &driver.HeldError{
 		Owner: s.term.grant.Owner, Holder: s.term.keeper.selfWithNote(s.term.user.Note), Since: s.term.user.since,
-		Remaining: time.Until(s.term.trusted), Waiters: s.queue.Len(), Here: true,
+		Remaining: time.Until(s.term.trusted), Waiters: s.queue.Len(), SameClient: true,
 	}
 }
 
@@ -95,7 +95,7 @@ func (t *term) handOverLocked(a *Call, now time.Time) followUp {
 	}
 	if !a.isPart {
 		t.keeper.events.Acquired(Acquired{
-			Context: a.Context, Key: t.givenKeyLocked(), Owner: next.owner, Token: next.token, Waited: now.Sub(a.since), Told: a.waitReported, HandOver: true,
+			Context: a.Context, Key: t.givenKeyLocked(), Owner: next.owner, Token: next.token, Waited: now.Sub(a.since), WaitReported: a.waitReported, HandOver: true,
 		})
 		a.waitReported = false // its context may end before it sees the lease; then the call fails
 	}

@@ -92,7 +92,7 @@ func OneLine(text string) string {
 // a reason of the service.
 func (t *term) goneErrorLocked(answer error) error {
 	if lost, ok := errors.AsType[*driver.LostError](answer); ok {
-		return &lossError{kind: ErrGone, text: lost.Why}
+		return &lossError{kind: ErrGone, text: lost.Reason}
 	}
 	if t.alerts > 0 {
 		return forcedError(t.alertReason)

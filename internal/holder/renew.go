@@ -250,7 +250,7 @@ func (k *Keeper) reportRoundsLocked(all ...renewalRound) {
 			e := r.event
 			e.Deadline = r.lease.deadlineLocked(r.lease.user.places)
 			if e.Err != nil && !r.quiet {
-				k.events.Log(slog.LevelWarn, "renewal failed; trying again", "key", r.lease.lock.key, "left", e.Left, "cause", e.Err)
+				k.events.Log(slog.LevelWarn, "renewal failed; trying again", "key", r.lease.lock.key, "left", e.Remaining, "cause", e.Err)
 			}
 			k.events.Renewed(e)
 		}
@@ -307,6 +307,6 @@ func (k *Keeper) applyRenewalLocked(t *term, r driver.Renewal, start time.Time) 
 		k.rescheduleLocked(t, t.renewAtLocked(now.Add(pause)))
 	}
 	ended := t.renewalRoundLocked(r, failed)
-	ended.event.Left, ended.event.Late = left, late
+	ended.event.Remaining, ended.event.Lag = left, late
 	return followUp{}, ended
 }

@@ -59,7 +59,7 @@ type user struct {
 
 // beginLocked gives t to a at now.
 func (t *term) beginLocked(a *Call, now time.Time) *Hold {
-	owner, token := t.grant.Of(t.handOvers)
+	owner, token := t.grant.NthHolder(t.handOvers)
 	t.riskReported = false
 	t.user = user{
 		Options: a.Options, ctx: a.Context, kind: a.Kind, place: a.Place, token: token, owner: owner, since: now, countedFrom: now, isPart: a.isPart,

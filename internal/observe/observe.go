@@ -75,10 +75,10 @@ type lease struct {
 
 // Options configure a Tracker. The zero value works.
 type Options struct {
-	Class   func(key string) string    // nil: Class
-	Classes int                        // maximum number; 0: 1,000
-	Dropped func(count int)            // called with the number of events that the client has dropped
-	New     func(name string) Resource // called once for each class
+	Class      func(key string) string    // nil: Class
+	MaxClasses int                        // maximum number; 0: 1,000
+	Dropped    func(count int)            // called with the number of events that the client has dropped
+	New        func(name string) Resource // called once for each class
 }
 
 // Tracker measures the events of clients. It is safe for concurrent use.
@@ -97,8 +97,8 @@ func New(o Options) *Tracker {
 	if o.Class == nil {
 		o.Class = Class
 	}
-	if o.Classes <= 0 {
-		o.Classes = maxClasses
+	if o.MaxClasses <= 0 {
+		o.MaxClasses = maxClasses
 	}
 	return &Tracker{opts: o, classes: make(map[string]*classState), leases: make(map[string]lease), nodes: make(map[string]Node)}
 }
@@ -152,7 +152,7 @@ func (t *Tracker) classOf(key string) *classState {
 	if c := t.classes[name]; c != nil {
 		return c
 	}
-	if len(t.classes) >= t.opts.Classes-1 { // one is reserved for Other
+	if len(t.classes) >= t.opts.MaxClasses-1 { // one is reserved for Other
 		name = Other
 	}
 	name = strings.ToValidUTF8(name, "�")
@@ -179,14 +179,14 @@ func (t *Tracker) Hooks(caller holdfast.Hooks) holdfast.Hooks {
 		}, caller.Waiting),
 		Acquired: callBoth(func(e holdfast.AcquiredEvent) {
 			t.withClass(e.Key, func(c *classState) {
-				c.endWait(e.Told)
+				c.endWait(e.WaitReported)
 				t.noteHold(c, e.Owner, false)
 				c.Acquired(e.Context, e.Waited)
 			})
 		}, caller.Acquired),
 		Failed: callBoth(func(e holdfast.FailedEvent) {
 			t.withClass(e.Key, func(c *classState) {
-				c.endWait(e.Told)
+				c.endWait(e.WaitReported)
 				c.Failed(e.Context, e.Waited, FailureReason(e.Err))
 			})
 		}, caller.Failed),
@@ -197,7 +197,7 @@ func (t *Tracker) Hooks(caller holdfast.Hooks) holdfast.Hooks {
 					result = "failed"
 				}
 				t.noteHold(c, e.Owner, t.leases[e.Owner].atRisk)
-				c.Renewed(e.Late, e.Left, result)
+				c.Renewed(e.Lag, e.Remaining, result)
 			})
 		}, caller.Renewed),
 		AtRisk: callBoth(func(e holdfast.AtRiskEvent) {
@@ -224,7 +224,7 @@ func (t *Tracker) Hooks(caller holdfast.Hooks) holdfast.Hooks {
 			defer t.mu.Unlock()
 			t.nodes[e.Node] = Node{State(e), e.RoundTrip}
 		}, caller.Node),
-		Differs: caller.Differs,
+		SizeMismatch: caller.SizeMismatch,
 		Dropped: callBoth(func(e holdfast.DroppedEvent) {
 			t.restartCounts()
 			t.opts.Dropped(e.Count)

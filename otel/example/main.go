@@ -86,7 +86,7 @@ func openClient(ctx context.Context, backend []string, opts *holdfast.Options) (
 // of the holder.
 func payOrder(ctx context.Context, tracer trace.Tracer, client *holdfast.Client) error {
 	packing, packs := tracer.Start(ctx, "pack order")
-	lease, err := client.Acquire(packing, "order/17", &holdfast.AcquireOptions{Note: otel.Note(packing)})
+	lease, err := client.Acquire(packing, "order/17", &holdfast.AcquireOptions{Note: otel.TraceNote(packing)})
 	if err != nil {
 		return err
 	}
@@ -99,5 +99,5 @@ func payOrder(ctx context.Context, tracer trace.Tracer, client *holdfast.Client)
 	})
 	paying, pays := tracer.Start(ctx, "pay order")
 	defer pays.End()
-	return client.Do(paying, "order/17", &holdfast.AcquireOptions{Note: otel.Note(paying)}, func(context.Context, *holdfast.Lease) error { return nil })
+	return client.Do(paying, "order/17", &holdfast.AcquireOptions{Note: otel.TraceNote(paying)}, func(context.Context, *holdfast.Lease) error { return nil })
 }

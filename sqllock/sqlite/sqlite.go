@@ -280,7 +280,7 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 			continue
 		}
 		if err := checkFiles(d.path); err != nil {
-			out[i].Err = &driver.LostError{Why: err.Error()}
+			out[i].Err = &driver.LostError{Reason: err.Error()}
 		}
 	}
 	return out

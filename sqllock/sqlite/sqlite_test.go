@@ -198,7 +198,7 @@ func TestReplacedFilesGiveNoLock(t *testing.T) {
 			waited := make(chan error, 1)
 			obstacle := make(chan error, 9)
 			go func() {
-				_, err := waiter.Acquire(contextInTime(t), driver.Request{Key: "k", TTL: fixture.Long, Obstacle: func(err error) { obstacle <- err }})
+				_, err := waiter.Acquire(contextInTime(t), driver.Request{Key: "k", TTL: fixture.Long, OnObstacle: func(err error) { obstacle <- err }})
 				waited <- err
 			}()
 			<-obstacle

@@ -147,7 +147,7 @@ func TestLeaseSurvivesClockJumpOfMinority(t *testing.T) {
 }
 
 // A clock set forward ends a lease that its holder trusts; a clock set back keeps a lease that is over. Tokens
-// rise all the same, and Fenced relies on the row.
+// rise all the same, and FenceTx relies on the row.
 func TestDatabaseClockEndsLeasesAndKeepsTokensRising(t *testing.T) {
 	rig.Nightly(t, "clocks")
 	s := new(postgresSite)
@@ -177,7 +177,7 @@ func TestDatabaseClockEndsLeasesAndKeepsTokensRising(t *testing.T) {
 	}
 	defer pool.Close()
 	fenced := func(g driver.Grant) error {
-		return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return postgres.Fenced(t.Context(), tx, asLease{g, t.Context()}) })
+		return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return postgres.FenceTx(t.Context(), tx, asLease{g, t.Context()}) })
 	}
 
 	const long = 20 * time.Second // long enough for slow answers
@@ -197,7 +197,7 @@ func TestDatabaseClockEndsLeasesAndKeepsTokensRising(t *testing.T) {
 		t.Fatalf("a minute ahead: %v, while the first holder trusts its lease for %v", err, time.Until(first.TrustedUntil))
 	}
 	if err := fenced(first); !errors.Is(err, holdfast.ErrLost) {
-		t.Errorf("Fenced() for the first holder: %v, want ErrLost", err)
+		t.Errorf("FenceTx() for the first holder: %v, want ErrLost", err)
 	}
 	jump(0)
 	time.Sleep(time.Until(second.TrustedUntil))

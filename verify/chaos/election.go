@@ -293,7 +293,7 @@ func findSetbacks(events []event) (out []finding) {
 		if e.Kind != observed {
 			continue
 		}
-		if e.Token != 0 && e.Token < highest || strings.Contains(e.Err, election.ErrWentBack.Error()) {
+		if e.Token != 0 && e.Token < highest || strings.Contains(e.Err, election.ErrTermDecreased.Error()) {
 			out = append(out, finding{e.Key, fmt.Sprintf("term %d at %d, after %d: %s", e.Token, e.T, highest, e.Err)})
 		}
 		highest = max(highest, e.Token)

@@ -57,7 +57,7 @@ func TestBrokenElectionPromiseIsReported(t *testing.T) {
 	r := new(ElectionReport)
 	r.judgeHistory([]event{
 		{T: 1, Kind: asked, Key: electorate, Try: "a"},
-		{T: 2, Kind: observed, Key: electorate, Err: election.ErrWentBack.Error() + ": from 9 to 7"},
+		{T: 2, Kind: observed, Key: electorate, Err: election.ErrTermDecreased.Error() + ": from 9 to 7"},
 	})
 	if len(r.Findings) != 1 || r.Findings[0].Promise != neverBack {
 		t.Errorf("an observer says that the term went back: %v", r.Findings)

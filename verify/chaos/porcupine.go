@@ -85,7 +85,7 @@ var registerModel = porcupine.Model{
 	Init: func() any { return register{} },
 	Step: func(state, in, out any) (bool, any) {
 		s, c, answer := state.(register), in.(call), out.(kind)
-		if answer == barred || answer == refused { // postgres.Fenced rejects without a token
+		if answer == barred || answer == refused { // postgres.FenceTx rejects without a token
 			return c.token == 0 || c.token < s.highest, s
 		}
 		ok := answer == unknown

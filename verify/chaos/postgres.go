@@ -251,7 +251,7 @@ func rowFenced(pool *pgxpool.Pool) *store {
 				defer cancel()
 				tx.Rollback(ctx)
 			}()
-			if err := postgres.Fenced(ctx, tx, h.lease); err != nil {
+			if err := postgres.FenceTx(ctx, tx, h.lease); err != nil {
 				return err
 			}
 			if _, err := tx.Exec(ctx, upsertValue, key, value); err != nil {

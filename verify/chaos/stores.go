@@ -24,9 +24,9 @@ import (
 const (
 	byRedis    = "redisfence"
 	bySQL      = "sqlfence"
-	byRow      = "postgres.Fenced" // in the database of the locks
-	byNobody   = "unfenced"        // the control
-	everyThird = 3                 // only every third key is also kept in PostgreSQL, which is slow
+	byRow      = "postgres.FenceTx" // in the database of the locks
+	byNobody   = "unfenced"         // the control
+	everyThird = 3                  // only every third key is also kept in PostgreSQL, which is slow
 )
 
 // fencedStores are the storages that lose no update.

@@ -45,8 +45,8 @@ func TestMiniredisKeepsPromisesExceptOrder(t *testing.T) {
 	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service {
 		m := startServer(t)
 		return locktest.Service{
-			Nodes: 1,
-			Deaf:  true,
+			Nodes:    1,
+			NoAlerts: true,
 			Open: func() (driver.Driver, error) {
 				d, err := redis.New(t.Context(), []redis.Node{{Addr: "miniredis:6379"}}, &redis.Options{Dial: dialServer(m)})
 				return unordered{d}, err

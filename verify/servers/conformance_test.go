@@ -35,9 +35,9 @@ func TestConformanceAtURL(t *testing.T) {
 			t.Fatal(err)
 		}
 		return locktest.Service{
-			Open:  func() (driver.Driver, error) { return open(t.Context()) },
-			Nodes: nodes,
-			Deaf:  os.Getenv(deafVariable) != "",
+			Open:     func() (driver.Driver, error) { return open(t.Context()) },
+			Nodes:    nodes,
+			NoAlerts: os.Getenv(deafVariable) != "",
 		}
 	}})
 }

@@ -278,7 +278,7 @@ func startGRPCProxy(ctx context.Context) (string, func() error, error) {
 }
 
 // fenceDatabase checks, on a direct connection to the database, that a fence rejects an older token, and that
-// writers under RowLock lose no update.
+// writers under LockRow lose no update.
 func fenceDatabase(ctx context.Context) error {
 	db, err := sql.Open(guarded.driver, guarded.dsn)
 	if err != nil {
@@ -302,7 +302,7 @@ func fenceDatabase(ctx context.Context) error {
 	return countRow(ctx, db)
 }
 
-// countRow makes writers increment a row under RowLock.
+// countRow makes writers increment a row under LockRow.
 func countRow(ctx context.Context, db *sql.DB) error {
 	const writers, each = 4, 50
 	for _, statement := range []string{
@@ -330,7 +330,7 @@ func countRow(ctx context.Context, db *sql.DB) error {
 	}
 	for range writers {
 		if err := <-ended; err != nil {
-			return fmt.Errorf("RowLock: %w", err)
+			return fmt.Errorf("LockRow: %w", err)
 		}
 	}
 	var n int
@@ -338,7 +338,7 @@ func countRow(ctx context.Context, db *sql.DB) error {
 		return err
 	}
 	if n != writers*each {
-		return fmt.Errorf("RowLock: %d of %d updates lost", writers*each-n, writers*each)
+		return fmt.Errorf("LockRow: %d of %d updates lost", writers*each-n, writers*each)
 	}
 	return nil
 }
@@ -352,7 +352,7 @@ func countOnce(ctx context.Context, db *sql.DB) error {
 		return err
 	}
 	defer tx.Rollback()
-	if err := sqllock.RowLock(ctx, tx, sqllock.MySQL, "counted", "id", 1); err != nil {
+	if err := sqllock.LockRow(ctx, tx, sqllock.MySQL, "counted", "id", 1); err != nil {
 		return err
 	}
 	var n int
@@ -377,7 +377,7 @@ func countOnPostgres(ctx context.Context) error {
 	}
 	defer tx.Rollback(ctx)
 	var n int
-	if err := postgres.RowLock(ctx, tx, "SELECT n FROM counted WHERE id = 1").Scan(&n); err != nil {
+	if err := postgres.LockRow(ctx, tx, "SELECT n FROM counted WHERE id = 1").Scan(&n); err != nil {
 		return err
 	}
 	if _, err := tx.Exec(ctx, "UPDATE counted SET n = $1 WHERE id = 1", n+1); err != nil {

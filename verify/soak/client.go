@@ -106,7 +106,7 @@ func beClient(text string) error {
 	s.short = max(drv.Limits().MinTTL, 2*time.Second)
 	s.client, err = holdfast.New(drv, &holdfast.Options{Hooks: holdfast.Hooks{
 		Acquired: func(e holdfast.AcquiredEvent) {
-			if e.Told || e.HandOver {
+			if e.WaitReported || e.HandOver {
 				s.handedOver.Add(1)
 			}
 		},

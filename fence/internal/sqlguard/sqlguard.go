@@ -209,8 +209,8 @@ func (t *Table) Forget(ctx context.Context, q Querier, guard string) error {
 	return nil
 }
 
-// Applied returns a *fence.StaleError if a conditional write has found no row.
-func Applied(guard string, token holdfast.Token, rows int64) error {
+// CheckApplied returns a *fence.StaleError if a conditional write has found no row.
+func CheckApplied(guard string, token holdfast.Token, rows int64) error {
 	if rows == 0 {
 		return &fence.StaleError{Key: guard, Token: token}
 	}

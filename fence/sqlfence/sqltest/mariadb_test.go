@@ -26,7 +26,7 @@ var mariaDB = sync.OnceValues(func() (*mariaproc.Server, error) {
 	return server, err
 })
 
-// mariaDSN makes the driver count found rows, not changed rows: see sqlfence.Applied.
+// mariaDSN makes the driver count found rows, not changed rows: see sqlfence.CheckApplied.
 func mariaDSN(s *mariaproc.Server, name string) string {
 	return "root@unix(" + s.Socket() + ")/" + name + "?clientFoundRows=true"
 }

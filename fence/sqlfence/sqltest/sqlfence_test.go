@@ -406,7 +406,7 @@ func TestRowsKeepTheirOwnToken(t *testing.T) {
 				WHERE name = 'k' AND (fence < %s OR fence = %s AND fence_owner = %s)`,
 				db.arg(1), db.arg(2), db.arg(3), db.arg(4), db.arg(5), db.arg(6))
 			res, err := db.Exec(query, balance, int64(token), owner, int64(token), int64(token), owner)
-			return sqlfence.Applied("k", token, res, err)
+			return sqlfence.CheckApplied("k", token, res, err)
 		}
 		for i, row := range []struct {
 			token holdfast.Token

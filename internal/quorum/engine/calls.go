@@ -28,8 +28,8 @@ func (c *Calls) Acquire(ctx context.Context, req driver.Request) (driver.Grant, 
 	if c.refusal != nil {
 		return driver.Grant{}, c.refusal
 	}
-	if report := req.Obstacle; report != nil {
-		req.Obstacle = func(err error) {
+	if report := req.OnObstacle; report != nil {
+		req.OnObstacle = func(err error) {
 			c.describeHolderIn(ctx, err)
 			report(err)
 		}

@@ -129,7 +129,7 @@ func (e *Engine) nextOwner(c *claim, now time.Time) string {
 		}
 		owner := quorum.NewOwner(e.client, next, c.note)
 		if c.adoptable {
-			owner = driver.Adoptable(owner)
+			owner = driver.MarkAdoptable(owner)
 		}
 		return owner
 	}
@@ -206,7 +206,7 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	c := e.newClaim(lock, lane, req.TTL)
 	c.note, c.adoptable, c.rounds = req.Holder.Note, req.Adoptable, 1
 	if !req.NoWait {
-		c.state.Stamp, c.state.Renews, c.onObstacle = arrived.UnixMicro(), req.Renews, req.Obstacle
+		c.state.Stamp, c.state.Renews, c.onObstacle = arrived.UnixMicro(), req.WillRenew, req.OnObstacle
 	}
 	if err := e.register(e.nextOwner(c, time.Now()), c); err != nil {
 		lane.endRound(roundExit{})
@@ -503,7 +503,7 @@ func (e *Engine) allClaims() []*claim {
 	return slices.Collect(maps.Values(e.claims))
 }
 
-// Close ends all waits with ErrClosed. It returns when no call of Request.Obstacle is running, and the
+// Close ends all waits with ErrClosed. It returns when no call of Request.OnObstacle is running, and the
 // releases of all abandoned claims have been handed to the nodes.
 func (e *Engine) Close() {
 	e.mu.Lock()

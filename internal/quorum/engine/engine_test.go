@@ -208,7 +208,7 @@ func TestWakeUpForOldIDGrantsNothing(t *testing.T) {
 		}
 		won := make(chan driver.Grant, 1)
 		go func() {
-			g, err := e.Acquire(t.Context(), driver.Request{Key: "k", TTL: 10 * time.Second, Renews: true})
+			g, err := e.Acquire(t.Context(), driver.Request{Key: "k", TTL: 10 * time.Second, WillRenew: true})
 			if err != nil {
 				t.Error(err)
 			}

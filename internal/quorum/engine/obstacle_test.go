@@ -124,7 +124,7 @@ func TestObstaclesAreReportedAsTheyChange(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		out := make(chan error, 1)
 		go func() {
-			_, err := e.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, Obstacle: func(err error) {
+			_, err := e.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, OnObstacle: func(err error) {
 				reported <- err.Error() // read only at the end
 			}})
 			out <- err

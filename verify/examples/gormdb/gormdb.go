@@ -32,9 +32,9 @@ func Locks(ctx context.Context, db *gorm.DB) (*holdfast.Client, error) {
 	return holdfast.New(drv, nil)
 }
 
-// Fenced runs write in a transaction that first checks the lease's token, so that a late holder writes
+// WriteFenced runs write in a transaction that first checks the lease's token, so that a late holder writes
 // nothing.
-func Fenced(ctx context.Context, db *gorm.DB, guard *sqlfence.Fence, lease *holdfast.Lease, write func(tx *gorm.DB) error) error {
+func WriteFenced(ctx context.Context, db *gorm.DB, guard *sqlfence.Fence, lease *holdfast.Lease, write func(tx *gorm.DB) error) error {
 	return db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
 		own, err := transactionOf(tx)
 		if err != nil {
@@ -47,13 +47,13 @@ func Fenced(ctx context.Context, db *gorm.DB, guard *sqlfence.Fence, lease *hold
 	})
 }
 
-// RowLock locks a row until the transaction tx ends.
-func RowLock(ctx context.Context, tx *gorm.DB, table, column string, value any) error {
+// LockRow locks a row until the transaction tx ends.
+func LockRow(ctx context.Context, tx *gorm.DB, table, column string, value any) error {
 	own, err := transactionOf(tx)
 	if err != nil {
 		return err
 	}
-	return sqllock.RowLock(ctx, own, sqllock.MySQL, table, column, value)
+	return sqllock.LockRow(ctx, own, sqllock.MySQL, table, column, value)
 }
 
 // transactionOf returns the transaction of database/sql behind tx.

@@ -47,8 +47,8 @@ func TestLateHolderWritesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			add := func(lease *holdfast.Lease) error {
-				return Fenced(t.Context(), db, guard, lease, func(tx *gorm.DB) error {
-					if err := RowLock(t.Context(), tx, "accounts", "id", 7); err != nil {
+				return WriteFenced(t.Context(), db, guard, lease, func(tx *gorm.DB) error {
+					if err := LockRow(t.Context(), tx, "accounts", "id", 7); err != nil {
 						return err
 					}
 					return tx.Model(&account{ID: 7}).Update("balance", gorm.Expr("balance + 1")).Error
@@ -59,7 +59,7 @@ func TestLateHolderWritesNothing(t *testing.T) {
 			if err := db.Take(&now, 7).Error; err != nil || now.Balance != 101 {
 				t.Errorf("the balance is %d, %v, want 101", now.Balance, err)
 			}
-			if err := RowLock(t.Context(), db, "accounts", "id", 7); err == nil {
+			if err := LockRow(t.Context(), db, "accounts", "id", 7); err == nil {
 				t.Error("a row is locked without a transaction")
 			}
 		})

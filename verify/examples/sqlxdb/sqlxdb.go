@@ -31,9 +31,9 @@ func Locks(ctx context.Context, pool *pgxpool.Pool) (*holdfast.Client, error) {
 	return holdfast.New(drv, nil)
 }
 
-// Fenced runs write in a transaction that first checks the lease's token, so that a late holder writes
+// WriteFenced runs write in a transaction that first checks the lease's token, so that a late holder writes
 // nothing.
-func Fenced(ctx context.Context, db *sqlx.DB, guard *sqlfence.Fence, lease *holdfast.Lease, write func(tx *sqlx.Tx) error) error {
+func WriteFenced(ctx context.Context, db *sqlx.DB, guard *sqlfence.Fence, lease *holdfast.Lease, write func(tx *sqlx.Tx) error) error {
 	tx, err := db.BeginTxx(ctx, nil)
 	if err != nil {
 		return err

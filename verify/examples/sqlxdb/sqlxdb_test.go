@@ -39,7 +39,7 @@ func TestLateHolderWritesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	examples.Late(t, locks, func(lease *holdfast.Lease) error {
-		return Fenced(t.Context(), db, guard, lease, func(tx *sqlx.Tx) error {
+		return WriteFenced(t.Context(), db, guard, lease, func(tx *sqlx.Tx) error {
 			_, err := tx.NamedExecContext(t.Context(), "UPDATE account SET balance = balance + 1 WHERE id = :id", map[string]any{"id": 7})
 			return err
 		})

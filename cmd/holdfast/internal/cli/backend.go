@@ -186,9 +186,9 @@ func (a *app) clientOptions(program string) *holdfast.Options {
 		a.log.Debug("acquired", "name", e.Key, "token", int64(e.Token), "waited", view.Short(e.Waited))
 	}
 	var said sync.Once
-	opts.Hooks.Differs = func(e holdfast.DiffersEvent) {
+	opts.Hooks.SizeMismatch = func(e holdfast.SizeMismatchEvent) {
 		said.Do(func() {
-			a.log.Warn(fmt.Sprintf("%q is asked for with %s here, and with %s by its holder: give the same number everywhere", e.Key, e.Gave, e.Others))
+			a.log.Warn(fmt.Sprintf("%q is asked for with %s here, and with %s by its holder: give the same number everywhere", e.Key, e.Requested, e.Existing))
 		})
 	}
 	return opts

@@ -143,7 +143,7 @@ func findingRows(findings []holdfast.Finding, shown func(holdfast.Finding) bool)
 		if n := len(nodes[f]); n == len(all) && n > 1 {
 			where = "all"
 		}
-		if text := strings.TrimSuffix(f.Text+"; "+f.Mend, "; "); shown(f) {
+		if text := strings.TrimSuffix(f.Text+"; "+f.Fix, "; "); shown(f) {
 			rows = append(rows, []string{string(f.Verdict), f.Check, where, text})
 		}
 	}

@@ -113,7 +113,7 @@ var outputs = []output{
 		return got.Error
 	}},
 	{name: "doctor", write: func(text string) string {
-		found := []holdfast.Finding{{Verdict: driver.VerdictFault, Check: "c", Node: text, Text: text, Mend: text}}
+		found := []holdfast.Finding{{Verdict: driver.VerdictFault, Check: "c", Node: text, Text: text, Fix: text}}
 		return printed("", func(a *app) error {
 			return a.writeTable(findingRows(found, func(driver.Finding) bool { return true }))
 		})

@@ -491,11 +491,11 @@ func TestViewersShareOneDiagnosis(t *testing.T) {
 	c := serve(t, false, func(s *Server) {
 		s.opts.Diagnose = func(context.Context) ([]holdfast.Finding, error) {
 			asked++
-			return []holdfast.Finding{{Check: "memory", Verdict: "fault", Mend: "more"}}, nil
+			return []holdfast.Finding{{Check: "memory", Verdict: "fault", Fix: "more"}}, nil
 		}
 	})
 	for range 5 {
-		if got, text := c.ask("GET", "/doctor", ""); got != 200 || !strings.Contains(text, `"mend":"more"`) {
+		if got, text := c.ask("GET", "/doctor", ""); got != 200 || !strings.Contains(text, `"fix":"more"`) {
 			t.Errorf("%d: %s", got, text)
 		}
 	}

@@ -19,7 +19,7 @@ var Token = &analysis.Analyzer{
 	Doc: `report a function that writes to a database under a lease and does not use the token
 
 A holder that was stopped for longer than its lease goes on and writes, after the next holder has. Only a storage that compares
-tokens refuses that: see packages fence/sqlfence and fence/pgxfence, and postgres.Fenced. The check knows database/sql, pgx, sqlx,
+tokens refuses that: see packages fence/sqlfence and fence/pgxfence, and postgres.FenceTx. The check knows database/sql, pgx, sqlx,
 gorm and MongoDB. A lock that only saves work needs no token: call the parameter _, or silence the finding.`,
 	Requires: []*analysis.Analyzer{inspect.Analyzer},
 	Run:      checkToken,

@@ -262,13 +262,13 @@ function drawDoctor(findings) {
   sync($("doc-table").tBodies[0], bad, () => String(i++), () => {
     const tr = make("tr", { role: "row" }, make("th", { role: "rowheader", scope: "row", class: "verdict" }));
     for (let c = 0; c < 3; c++) tr.append(make("td", { role: "cell" }));
-    tr.lastChild.append(make("span"), make("span", { class: "mend" }));
+    tr.lastChild.append(make("span"), make("span", { class: "fix" }));
     return tr;
   }, (tr, f) => {
     attr(tr, "data-level", f.verdict === "fault" ? "bad" : "warn");
     [f.verdict.toUpperCase(), f.node || "all", f.check].forEach((t, n) => set(tr.children[n], printable(t)));
     set(tr.lastChild.firstChild, printable(f.text));
-    set(tr.lastChild.lastChild, printable(f.mend || ""));
+    set(tr.lastChild.lastChild, printable(f.fix || ""));
   });
   show($("doc-rest"), rest.length > 0);
   set($("doc-rest").querySelector("summary"), rest.length + " checks without a fault");
