@@ -2,10 +2,14 @@ package etcd_test
 
 import (
 	"context"
+	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
+	"net/url"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -242,4 +246,47 @@ func TestOddWatchEventsOnlyDelayWaiter(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An answer may be as long as the keys that its request asks for.
+func TestAnswerLongerThanItsRequestIsRejected(t *testing.T) {
+	inBubbleOf(t, 1, func(r *rig) {
+		d := r.newDirectDriver()
+		g := r.Grant(d, "k", long)
+		long := strings.Repeat("x", 100<<10)
+		r.fake.members[0].update(func(m *fakeMember) {
+			m.twist = func(_ string, reply proto.Message) {
+				if a, ok := reply.(*pb.RangeResponse); ok && len(a.Kvs) > 0 {
+					a.Kvs[0].Value = []byte(long)
+				}
+			}
+		})
+		if err := d.Check(r.Within(), g); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "the answer has more than 34 KB") {
+			t.Errorf("Check() = %v, want ErrUnavailable for the length", err)
+		}
+		if err := d.List(r.Within(), "", func(driver.Status) bool { return true }); err != nil {
+			t.Errorf("List() = %v, want that it takes a key of 100 KB", err)
+		}
+	})
+}
+
+// A page of List takes the longest names.
+func TestListTakesLongestNames(t *testing.T) {
+	inBubbleOf(t, 1, func(r *rig) {
+		const count = 600 // more than a page
+		name := strings.Repeat("\xff", 508)
+		value := `{"host":"` + strings.Repeat("h", 64) + `","pid":4194304,"program":"holdfast","note":"` + strings.Repeat("n", 64) + `","since":"2026-01-01T00:00:00.000000001Z"}`
+		for i := range count {
+			key := fmt.Sprintf("%s%s%04d,client.1", r.opts.Prefix, url.PathEscape(name), i)
+			r.Must(errorOf(r.direct.Put(r.Within(), key, value)))
+		}
+		found := 0
+		r.Must(r.newDirectDriver().List(r.Within(), "", func(driver.Status) bool {
+			found++
+			return true
+		}))
+		if found != count {
+			t.Errorf("%d locks are listed, want %d", found, count)
+		}
+	})
 }

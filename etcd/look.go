@@ -15,7 +15,7 @@ import (
 )
 
 // pageSize is the number of keys per request of List.
-const pageSize = 1000
+const pageSize = 500
 
 // Check implements driver.Checker.
 func (d *Driver) Check(ctx context.Context, g driver.Grant) error {

@@ -72,6 +72,7 @@ func newNode(work context.Context, place int, name, test string, opts *Options, 
 			MinConnectTimeout: pace.CallTime(),
 		}),
 		grpc.WithChainUnaryInterceptor(n.interceptUnary), grpc.WithStreamInterceptor(interceptStream), grpc.WithTransportCredentials(n.link),
+		grpc.WithStaticStreamWindowSize(windowBytes), grpc.WithStaticConnWindowSize(connWindowBytes), grpc.WithMaxHeaderListSize(headerBytes),
 	}
 	if n.dial = opts.dial; n.dial != nil {
 		options = append(options, grpc.WithContextDialer(n.dial))
@@ -79,9 +80,8 @@ func newNode(work context.Context, place int, name, test string, opts *Options, 
 	n.client, err = clientv3.New(clientv3.Config{ // no user and password: see login
 		Endpoints: []string{scheme + name}, TLS: opts.TLS, Logger: zap.NewNop(),
 		DialKeepAliveTime: opts.keepAlive.Time, DialKeepAliveTimeout: opts.keepAlive.Timeout, PermitWithoutStream: opts.keepAlive.PermitWithoutStream,
-		MaxCallRecvMsgSize: maxAnswer,
-		MaxUnaryRetries:    2, // retry reads after a broken connection, and requests during a change of users
-		DialOptions:        options,
+		MaxUnaryRetries: 2, // retry reads after a broken connection, and requests during a change of users
+		DialOptions:     options,
 	})
 	return n, err
 }
@@ -113,16 +113,20 @@ func (n *node) connect(ctx context.Context) (net.Conn, *tls.Config, error) {
 }
 
 // interceptUnary and interceptStream make a request fail at once while the member is down: another member may
-// serve it. Both check the form of answers, and interceptUnary also the answer's cluster. interceptStream
+// serve it. Both check the size and form of answers, and interceptUnary also the answer's cluster. interceptStream
 // replaces the library's own, which always waits.
 
 func (n *node) interceptUnary(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, next grpc.UnaryInvoker,
 	opts ...grpc.CallOption,
 ) error {
-	err := next(ctx, method, req, reply, conn, append(opts, grpc.WaitForReady(false))...)
+	err := next(ctx, method, req, reply, conn, append(opts, grpc.WaitForReady(false), grpc.MaxCallRecvMsgSize(answerLimit(req)))...)
 	answer, ok := reply.(interface{ GetHeader() *pb.ResponseHeader })
 	if err == nil {
 		err = checkAnswer(req, reply)
+	}
+	if isTooLong(err) {
+		err = fmt.Errorf("the answer has more than %d KB; look what answers at this address, and which keys other programs keep under the prefix",
+			answerLimit(req)>>10)
 	}
 	if err != nil || !ok {
 		return err
@@ -136,11 +140,11 @@ func (n *node) interceptUnary(ctx context.Context, method string, req, reply any
 
 func interceptStream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
-	s, err := next(ctx, desc, conn, method, append(opts, grpc.WaitForReady(false))...)
+	s, err := next(ctx, desc, conn, method, append(opts, grpc.WaitForReady(false), grpc.MaxCallRecvMsgSize(streamBytes))...)
 	if err != nil {
 		return nil, err
 	}
-	return &checkedStream{s, make(map[int64]bool)}, nil
+	return newCheckedStream(s), nil
 }
 
 // close waits for a login that is in progress, and for a while for etcd's client. If a watch is rejected just

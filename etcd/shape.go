@@ -1,8 +1,11 @@
 package etcd
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -11,14 +14,63 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
 // Another program at a member's address may send anything. So this file checks the form of each answer before
 // this package or the watches of etcd's client read it: the client panics on an event without a key and on a
 // watch that ends twice.
 
-// maxAnswer bounds an answer in bytes. The longest are a page of List and the first keys of a batch of locks.
-const maxAnswer = 16 << 20
+// Bounds of messages. What a client takes for a message may be 80 times its bytes: two bytes are an empty key,
+// and gRPC keeps each frame of one byte by itself. So no request accepts more than it asks for.
+const (
+	// answerBytes bounds an answer beside its keys, and keyBytes adds for each key that the request asks for.
+	answerBytes = 32 << 10
+	keyBytes    = 2 << 10
+	maxAnswer   = 8 << 20
+
+	// streamBytes bounds a message of a stream. The longest are the events that a member was late with.
+	streamBytes = 128 << 10
+	// windowBytes bounds what a member may send on a stream, and connWindowBytes on a connection, before the
+	// client has received it. gRPC would raise its own windows to 16 MB.
+	windowBytes     = 64 << 10
+	connWindowBytes = 1 << 20
+	// headerBytes bounds the headers of an answer. They have the text of an error.
+	headerBytes = 16 << 10
+
+	// eventBytes is the memory for an event beside its key and value. A stream delivers up to eventBurst bytes
+	// of events at once, and eventRate per second after that.
+	eventBytes = 256
+	eventBurst = 4 << 20
+	eventRate  = 1 << 20
+)
+
+// answerLimit returns the largest size of an answer to req.
+func answerLimit(req any) int {
+	keys := int64(0)
+	switch r := req.(type) {
+	case *pb.RangeRequest:
+		keys = countKeys(r)
+	case *pb.TxnRequest:
+		for _, op := range slices.Concat(r.Success, r.Failure) {
+			keys += countKeys(op.GetRequestRange())
+		}
+	}
+	return int(min(answerBytes+keys*keyBytes, maxAnswer))
+}
+
+// countKeys returns the number of keys that a read asks for.
+func countKeys(r *pb.RangeRequest) int64 {
+	switch {
+	case r == nil || r.CountOnly:
+		return 0
+	case len(r.RangeEnd) == 0:
+		return 1
+	}
+	return min(max(r.Limit, 0), maxAnswer/keyBytes)
+}
 
 // checkAnswer returns an error if an answer is malformed.
 func checkAnswer(req, reply any) error {
@@ -65,24 +117,57 @@ func checkTxn(req any, r *pb.TxnResponse) error {
 	return nil
 }
 
-// checkedStream checks the form of a stream's answers.
+// checkedStream checks the form of a stream's answers. It also slows events down: etcd's client keeps the events
+// that its watches have not read, without a bound.
+//
+// RecvMsg, which is not called concurrently, uses the fields.
 type checkedStream struct {
 	grpc.ClientStream
-	ended map[int64]bool // by watch id; used only in RecvMsg, which is not called concurrently
+	ended map[int64]bool // by watch id
+	owed  int            // bytes of events that count towards eventBurst, at the time since
+	since time.Time
+}
+
+func newCheckedStream(s grpc.ClientStream) *checkedStream {
+	return &checkedStream{ClientStream: s, ended: make(map[int64]bool), since: time.Now()}
 }
 
 func (s *checkedStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
+	final := isTooLong(err) // the member would send the same message on a new stream
 	if err == nil {
 		err = checkAnswer(nil, m)
 	}
 	if w, ok := m.(*pb.WatchResponse); ok && err == nil {
-		err = s.checkWatch(w)
+		if err = s.checkWatch(w); err == nil {
+			err = s.slowEvents(w)
+		}
 	}
-	if _, known := status.FromError(err); err != nil && !known {
+	if _, known := status.FromError(err); err != nil && (!known || final) {
 		err = status.Error(codes.DataLoss, err.Error()) // after this code etcd's client opens no new stream by itself
 	}
 	return err
+}
+
+// isTooLong reports whether gRPC has dropped a message for its size.
+func isTooLong(err error) bool {
+	return status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max")
+}
+
+// slowEvents waits until the stream may deliver a message. A member that sends only what its watches asked for
+// never makes it wait.
+func (s *checkedStream) slowEvents(w *pb.WatchResponse) error {
+	if w.Created || w.Canceled { // one for each watch
+		return nil
+	}
+	now := time.Now()
+	s.owed = max(s.owed-int(now.Sub(s.since).Seconds()*eventRate), 0)
+	s.since = now
+	s.owed += proto.Size(w) + eventBytes*max(len(w.Events), 1)
+	if over := s.owed - eventBurst; over > 0 && !driverkit.Sleep(s.Context(), time.Second*time.Duration(over)/eventRate) {
+		return context.Cause(s.Context())
+	}
+	return nil
 }
 
 func (s *checkedStream) checkWatch(w *pb.WatchResponse) error {
