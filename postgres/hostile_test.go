@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -81,6 +82,66 @@ func TestEndlessAnswerReturnsError(t *testing.T) {
 		if err := d.Check(t.Context(), driver.Grant{Key: "k", Owner: "o"}); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), want) {
 			t.Errorf("Check() = %v, want ErrUnavailable with %q", err, want)
 		}
+	}
+}
+
+// pgx keeps each setting that a server reports, and copies notifications.
+func TestEndlessNewsEndConnection(t *testing.T) {
+	t.Parallel()
+	for _, news := range []struct {
+		want    string
+		message func(i int) []byte
+	}{
+		{"reports settings without end", func(i int) []byte { return serverMessage('S', []byte("setting"+strconv.Itoa(i)+"\x00on\x00")...) }},
+		{"reports settings without end", func(i int) []byte {
+			return serverMessage('S', []byte(strconv.Itoa(i%10)+strings.Repeat("x", 100<<10)+"\x00on\x00")...)
+		}},
+		{"a notification that is too long", func(i int) []byte {
+			return serverMessage('A', []byte("\x00\x00\x00\x01a\x00"+strings.Repeat("x", min(8000*i, 80_000))+"\x00")...)
+		}},
+	} {
+		url := startImpostor(t, func(conn net.Conn) {
+			for i := range 20_000 {
+				if _, err := conn.Write(news.message(i)); err != nil {
+					return
+				}
+			}
+			conn.Read(make([]byte, 4096)) // until the client has gone
+		})
+		d, err := postgres.Open(t.Context(), url, &postgres.Options{NoCheck: true, NoListen: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		d.AnyVersion()
+		if err := d.Check(t.Context(), driver.Grant{Key: "k", Owner: "o"}); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), news.want) {
+			t.Errorf("Check() = %v, want ErrUnavailable with %q", err, news.want)
+		}
+	}
+}
+
+// A server reports each change of a setting, and a connection may live for years.
+func TestChangedSettingsEndNoConnection(t *testing.T) {
+	t.Parallel()
+	url := startImpostor(t, func(conn net.Conn) {
+		var all []byte
+		for i := range 20_000 { // 600 KB
+			all = append(all, serverMessage('S', []byte("setting"+strconv.Itoa(i%20)+"\x00"+strconv.Itoa(i)+"\x00")...)...)
+		}
+		conn.Write(append(all, serverMessage('E', []byte("SERROR\x00C55P03\x00Mreached\x00\x00")...)...))
+		conn.Write(serverMessage('Z', 'I'))
+		conn.Read(make([]byte, 4096)) // until the client has gone
+	})
+	d, err := postgres.Open(t.Context(), url, &postgres.Options{NoCheck: true, NoListen: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	d.AnyVersion()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := d.Check(ctx, driver.Grant{Key: "k", Owner: "o"}); err == nil || !strings.Contains(err.Error(), "reached") {
+		t.Errorf("Check() = %v, want the error after the settings", err)
 	}
 }
 

@@ -112,6 +112,7 @@ func openPool(dsn string, opts *Options) (*pgxpool.Pool, Options, error) {
 		cfg.ConnConfig.ConnectTimeout = pace.ConnectTime()
 	}
 	cfg.ConnConfig.MaxProtocolMessageBodyLen = messageBytes
+	cfg.ConnConfig.BuildFrontend = newFrontend
 	cfg.BeforeConnect = func(_ context.Context, cc *pgx.ConnConfig) error {
 		// Files that the URL names may be replaced while the program runs, so each connection reads them
 		// again.
