@@ -38,7 +38,9 @@ var faultClasses = map[string][]string{
 	"etcd":      {"client-pause", "leader-kill", "leader-isolated", "client-close"},
 	"etcd-auth": {"logins", "compaction"},
 	"zookeeper": {"client-pause", "leader-kill", "leader-isolated", "client-close", "nested"},
-	"postgres":  {"migration", "client-pause", "client-kill", "node-kill", "node-pause", "pooler-kill", "clock-jump"},
+	"postgres":  {"migration", "client-pause", "client-kill", "node-kill", "node-pause", "pooler-kill", "clock-jump", "turnstile"},
+	"mariadb":   {"turnstile"},
+	"sqlite":    {"bell", "bell-stopped"},
 }
 
 // The test runs the chosen windows of each engine once. It does not run in parallel with other tests of this

@@ -8,6 +8,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -54,6 +55,7 @@ var postgresClasses = map[string]class{
 	"rotation":          {from: fromEnd, lives: true, patient: true},
 	"rotation-cut":      {from: fromEnd, extra: rotationPause, patient: true},
 	"switch-over":       {from: fromEnd, lives: true, patient: true},
+	"turnstile":         {lives: true, patient: true},
 	"net-reset":         {from: fromEnd},
 	"link-dead":         {lives: true, patient: true},
 	"net-one-way":       {from: fromEnd},
@@ -174,7 +176,9 @@ func (s *postgresSite) nodes() []*node { return s.only }
 func (s *postgresSite) leader(context.Context) int { return 0 }
 
 func (s *postgresSite) actions() map[string]action {
-	return map[string]action{"kill-pooler": s.killPooler, "migrate": s.migrateTables, "rotate": s.rotate, "switch": s.promoteReplica}
+	all := s.turnstiles().actions()
+	maps.Copy(all, map[string]action{"kill-pooler": s.killPooler, "migrate": s.migrateTables, "rotate": s.rotate, "switch": s.promoteReplica})
+	return all
 }
 
 // migrateTables runs Count migrations at once. It first marks the tables as older, so that the migration does

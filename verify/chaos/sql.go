@@ -68,6 +68,7 @@ var mariadbClasses = map[string]class{
 	"rotation":          {from: fromEnd, lives: true, patient: true},
 	"rotation-cut":      {from: fromEnd, extra: rotationPause, patient: true},
 	"switch-over":       {from: fromEnd, lives: true, patient: true},
+	"turnstile":         {lives: true, patient: true},
 	"net-reset":         {from: fromEnd},
 	"link-dead":         {lives: true, patient: true},
 	"net-one-way":       {from: fromEnd},
@@ -120,7 +121,9 @@ func (s *mariadbSite) setConnections(o *order, client int) {
 func (s *mariadbSite) leader(context.Context) int { return 0 }
 
 func (s *mariadbSite) actions() map[string]action {
-	return map[string]action{"rotate": s.rotate, "switch": s.switchToCopy}
+	all := s.turnstiles().actions()
+	all["rotate"], all["switch"] = s.rotate, s.switchToCopy
+	return all
 }
 
 //go:embed schedule-sqlite.json
@@ -143,6 +146,8 @@ var sqliteClasses = map[string]class{
 	"crowd":             {lives: true},
 	"client-slow-hooks": {lives: true},
 	"file-hog":          {from: fromEnd},
+	"bell":              {lives: true, patient: true},
+	"bell-stopped":      {from: fromEnd, extra: deadWaiterTime},
 	"late-requests":     {duty: stretching, from: fromEnd, extra: deadWaiterTime},
 	"operator":          {duty: passing, from: fromEnd, extra: deadWaiterTime},
 	"mixed":             {from: fromEnd, extra: deadWaiterTime},
@@ -174,7 +179,9 @@ func (s *sqliteSite) leader(context.Context) int { return 0 }
 
 func (s *sqliteSite) setConnections(o *order, _ int) { o.Nodes = []string{s.url()} }
 
-func (s *sqliteSite) actions() map[string]action { return map[string]action{"hog-file": s.writeToFile} }
+func (s *sqliteSite) actions() map[string]action {
+	return map[string]action{"hog-file": s.writeToFile, "hide-bells": s.hideBells, "ring-falsely": s.ringFalsely}
+}
 
 // writeToFile makes another program write to the file for the duration of the fault.
 func (s *sqliteSite) writeToFile(f Fault, _ int, rest func(time.Duration)) error {
