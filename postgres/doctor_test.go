@@ -61,6 +61,21 @@ func (r *rig) wantOneFinding(dsn, check string, v driver.Verdict, words ...strin
 	}
 }
 
+// useConnections has the test use n connections of the server. Until then the server may refuse some: it needs a
+// moment to notice that others are closed.
+func (r *rig) useConnections(dsn string, n int) {
+	r.Helper()
+	used := int(r.pool.Stat().TotalConns())
+	r.Eventually("the connections are in use", func() bool {
+		conn, err := pgx.Connect(r.Context(), dsn)
+		if err == nil {
+			r.Cleanup(func() { conn.Close(context.Background()) })
+			used++
+		}
+		return used >= n
+	})
+}
+
 // startDurable starts a server that does not lose commits in a crash. The other tests' server has that turned
 // off.
 func startDurable(t *testing.T, settings ...string) *pgproc.Server {
@@ -162,27 +177,15 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 		}
 	})
 	t.Run("connections that are used up", func(t *testing.T) {
-		s := startDurable(t, "max_connections=12")
+		s := startDurable(t, "max_connections=14")
 		r := newRigOn(t, s)
-		for range 10 {
-			conn, err := pgx.Connect(t.Context(), s.DSN())
-			if err != nil {
-				break
-			}
-			defer conn.Close(t.Context())
-		}
-		r.wantOneFinding(s.DSN(), "connections", driver.VerdictWarning, "of 12 connections", "pool_max_conns")
+		r.useConnections(s.DSN(), 10) // and leaves some to the doctor, which closes one before it opens the next
+		r.wantOneFinding(s.DSN(), "connections", driver.VerdictWarning, "of 14 connections", "pool_max_conns")
 	})
 	t.Run("no connection that is left", func(t *testing.T) {
 		s := startDurable(t, "max_connections=12", "superuser_reserved_connections=0")
 		r := newRigOn(t, s)
-		for range 12 {
-			conn, err := pgx.Connect(t.Context(), s.DSN())
-			if err != nil {
-				break
-			}
-			defer conn.Close(t.Context())
-		}
+		r.useConnections(s.DSN(), 12)
 		r.wantOneFinding(s.DSN(), "reach", driver.VerdictFault, "too many clients", "raise max_connections")
 	})
 	t.Run("certificates and keys", func(t *testing.T) {

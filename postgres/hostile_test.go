@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
@@ -177,7 +178,7 @@ func TestAnswerWithoutRowReturnsError(t *testing.T) {
 	}
 	defer d.Close()
 	d.AnyVersion()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), pace.Scale(time.Second))
 	defer cancel()
 	const want = "the answer has no row"
 	_, err = d.Acquire(ctx, driver.Request{Key: "k", TTL: time.Hour, NoWait: true})

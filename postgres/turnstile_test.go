@@ -232,18 +232,26 @@ func TestTicketAtTurnstileLapsesSoon(t *testing.T) {
 	holder, waiter := r.newDriver(), r.newDriver()
 	g := r.Grant(holder, "k", long)
 	r.execOn(r.openSession(), "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
-	got := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
-	longest := 0 // ms
-	r.Eventually("it blocks, and then waits elsewhere", func() bool {
-		longest = max(longest, r.countRows("SELECT coalesce(max(extract(epoch FROM expires - clock_timestamp()) * 1000), 0)::int "+
-			"FROM holdfast.ticket WHERE channel LIKE '-%'"))
-		return longest > 0 && r.listenerCount() == 1
-	})
-	if longest > 3000 {
+	r.execSQL("CREATE TABLE holdfast.noted (stands float)")
+	r.execSQL(`CREATE FUNCTION holdfast.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		INSERT INTO holdfast.noted VALUES (extract(epoch FROM NEW.expires - clock_timestamp()) * 1000);
+		RETURN NEW;
+	END $$`)
+	r.execSQL("CREATE TRIGGER note BEFORE INSERT OR UPDATE ON holdfast.ticket FOR EACH ROW WHEN (NEW.channel LIKE '-%') EXECUTE FUNCTION holdfast.note()")
+	longest := 0   // in ms
+	for range 20 { // on a busy machine a waiter may leave the turnstile before it writes its ticket
+		got := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
+		r.Eventually("it has a ticket", func() bool { return r.waiterCount("k") == 1 })
+		r.Must(holder.Release(r.Within(), g, 0))
+		r.Must(waiter.Release(r.Within(), fixture.Receive(r.Rig, got), 0))
+		if longest = r.countRows("SELECT coalesce(max(stands), 0)::int FROM holdfast.noted"); longest > 0 {
+			break
+		}
+		g = r.Grant(holder, "k", long)
+	}
+	if longest <= 0 || longest > 3000 {
 		t.Errorf("the ticket of a waiter that blocks stands for %d ms, want 3 s at most", longest)
 	}
-	r.Must(holder.Release(r.Within(), g, 0))
-	r.Must(waiter.Release(r.Within(), fixture.Receive(r.Rig, got), 0))
 	r.checkCleared()
 }
 
