@@ -3,17 +3,19 @@ package zookeeper_test
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/pace"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
 var (
@@ -44,7 +46,7 @@ func (s *rawClient) open(id int64, password string, seen int64, timeout int32) s
 	if err != nil {
 		return err.Error()
 	}
-	conn.SetDeadline(time.Now().Add(pace.Scale(20 * time.Second)))
+	conn.SetDeadline(time.Now().Add(fixture.Patience()))
 	conn.Write((&juteWriter{}).int32(0).int64(seen).int32(timeout).int64(id).text(password).bool(false).packet())
 	p, err := frame(conn)
 	if err != nil {
@@ -109,6 +111,18 @@ func (s *rawClient) ask(op int32, body *juteWriter) string {
 			text += fmt.Sprintf(", and %d bytes", len(r.b))
 		}
 		return strings.Join(append(seen, text), "; ")
+	}
+}
+
+// awaitEnd waits until the other side ends the connection, and describes what comes before that. It sends nothing:
+// a server that is about to end a connection answers what it reads meanwhile, in the same write.
+func (s *rawClient) awaitEnd() string {
+	for packets := 0; ; packets++ {
+		if _, err := frame(s.conn); errors.Is(err, os.ErrDeadlineExceeded) {
+			return "still open"
+		} else if err != nil {
+			return fmt.Sprintf("closed after %d packets", packets)
+		}
 	}
 }
 
@@ -252,7 +266,7 @@ func drawSteps(seed uint64, root string) []step {
 				c := s.clients[i]
 				text := c.ask(opAuth, (&juteWriter{}).int32(0).text(scheme).text(login))
 				if scheme != "digest" {
-					text += "; " + c.ask(opPing, &juteWriter{})
+					text += "; " + c.awaitEnd()
 					c.conn.Close()
 					text += "; " + c.open(c.id, c.password, 0, 60_000)
 				}
@@ -261,7 +275,7 @@ func drawSteps(seed uint64, root string) []step {
 		case 1:
 			all = append(all, step{fmt.Sprintf("client %d: goodbye", i), func(s *side) string {
 				c := s.clients[i]
-				text := c.ask(opClose, &juteWriter{}) + "; " + c.ask(opPing, &juteWriter{}) + "; " + c.open(c.id, c.password, 0, 60_000)
+				text := c.ask(opClose, &juteWriter{}) + "; " + c.awaitEnd() + "; " + c.open(c.id, c.password, 0, 60_000)
 				return text + "; " + c.open(0, string(make([]byte, 16)), 0, 60_000)
 			}})
 		case 2:
