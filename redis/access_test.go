@@ -377,13 +377,13 @@ func TestTLS(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	works(redis.Open(t.Context(), "rediss://"+lax.Addr()+ca, &redis.Options{Timeout: busyTimeout}))
-	works(redis.Open(t.Context(), "redlock://"+lax.Addr()+ca, &redis.Options{Timeout: busyTimeout}))
-	works(redis.Open(t.Context(), "rediss://"+strict.Addr()+ca+pair, &redis.Options{Timeout: busyTimeout}))
-	works(redis.Open(t.Context(), "rediss://"+lax.Addr()+ca+"&servername=localhost", &redis.Options{Timeout: busyTimeout})) // the certificate has this name
-	works(redis.Open(t.Context(), "rediss://"+lax.Addr(), &redis.Options{Timeout: busyTimeout, TLS: &tls.Config{RootCAs: both.RootCAs}}))
-	works(redis.New(t.Context(), []redis.Node{{Addr: lax.Addr()}}, &redis.Options{Timeout: busyTimeout, TLS: &tls.Config{RootCAs: both.RootCAs}}))
-	works(redis.New(t.Context(), []redis.Node{{Addr: strict.Addr()}}, &redis.Options{Timeout: busyTimeout, TLS: both}))
+	works(redis.Open(t.Context(), "rediss://"+lax.Addr()+ca, &redis.Options{Timeout: busyTimeout()}))
+	works(redis.Open(t.Context(), "redlock://"+lax.Addr()+ca, &redis.Options{Timeout: busyTimeout()}))
+	works(redis.Open(t.Context(), "rediss://"+strict.Addr()+ca+pair, &redis.Options{Timeout: busyTimeout()}))
+	works(redis.Open(t.Context(), "rediss://"+lax.Addr()+ca+"&servername=localhost", &redis.Options{Timeout: busyTimeout()})) // the certificate has this name
+	works(redis.Open(t.Context(), "rediss://"+lax.Addr(), &redis.Options{Timeout: busyTimeout(), TLS: &tls.Config{RootCAs: both.RootCAs}}))
+	works(redis.New(t.Context(), []redis.Node{{Addr: lax.Addr()}}, &redis.Options{Timeout: busyTimeout(), TLS: &tls.Config{RootCAs: both.RootCAs}}))
+	works(redis.New(t.Context(), []redis.Node{{Addr: strict.Addr()}}, &redis.Options{Timeout: busyTimeout(), TLS: both}))
 
 	for url, words := range map[string][]string{
 		"rediss://" + lax.Addr():                                    {lax.Addr(), "give the CA that signed its certificate by ca"},
@@ -392,7 +392,7 @@ func TestTLS(t *testing.T) {
 		"rediss://" + plain.Addr() + ca:                             {plain.Addr(), "speak TLS"},
 		"redis://" + lax.Addr():                                     {lax.Addr(), "TLS"},
 	} {
-		d, err := redis.Open(t.Context(), url, &redis.Options{NoQuarantine: true, Timeout: busyTimeout})
+		d, err := redis.Open(t.Context(), url, &redis.Options{NoQuarantine: true, Timeout: busyTimeout()})
 		if err == nil {
 			d.Close()
 			t.Errorf("%s opened", url)
@@ -402,7 +402,7 @@ func TestTLS(t *testing.T) {
 	}
 	late := both.Clone()
 	late.Time = func() time.Time { return time.Now().Add(100 * 24 * time.Hour) } // the certificate is valid for 90 days
-	_, err = redis.New(t.Context(), []redis.Node{{Addr: lax.Addr()}}, &redis.Options{Timeout: busyTimeout, TLS: late})
+	_, err = redis.New(t.Context(), []redis.Node{{Addr: lax.Addr()}}, &redis.Options{Timeout: busyTimeout(), TLS: late})
 	checkMentions(t, err, lax.Addr(), "expired", "renew its certificate")
 }
 

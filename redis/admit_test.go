@@ -36,7 +36,7 @@ func (r *rig) openVoting(opts redis.Options) *redis.Driver {
 	if opts.MaxTTL == 0 {
 		opts.MaxTTL = briefMaxTTL
 	}
-	opts.Timeout = busyTimeout
+	opts.Timeout = busyTimeout()
 	r.openDriver(r.nodes(), &opts).Close() // without quarantine, because nobody has used the set before
 	d, err := redis.New(r.Context(), r.nodes(), &opts)
 	if err != nil {
@@ -75,7 +75,7 @@ func TestDurableReplicaAtMasterAddressSitsOutQuarantine(t *testing.T) {
 	r := startAlways(t, 3)
 	replica := redistest.Start(t, &redisproc.Options{AppendOnly: "always", Args: r.replicaOf(0)})
 	way := newRoute(t, r.servers)
-	opts := &redis.Options{MaxTTL: time.Minute, Timeout: busyTimeout}
+	opts := &redis.Options{MaxTTL: time.Minute, Timeout: busyTimeout()}
 	r.openDriver(way.nodes(), opts).Close() // without quarantine
 	if marker := fmt.Sprint(r.do(0, "GET", "holdfast:set")); !strings.Contains(marker, "durable=") {
 		t.Fatalf("the marker of the master is %q", marker)
@@ -138,7 +138,7 @@ func TestSetClockDoesNotShortenQuarantine(t *testing.T) {
 		})
 		r.do(i, "FLUSHALL")
 	}
-	_, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busyTimeout})
+	_, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busyTimeout()})
 	checkMentions(t, err, "quarantine", "votes in", "quarantine=off")
 }
 
@@ -188,7 +188,7 @@ func TestReadOnlyWritesNothing(t *testing.T) {
 					}
 				}
 				before := r.writeCounts()
-				d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, MaxTTL: time.Hour, Timeout: busyTimeout})
+				d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, MaxTTL: time.Hour, Timeout: busyTimeout()})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -233,7 +233,7 @@ func TestReadOnlyIgnoresNodesInQuarantine(t *testing.T) {
 			r.do(wiped-1, "FLUSHALL")
 		}
 		before := r.writeCounts()
-		d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, Timeout: busyTimeout})
+		d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, Timeout: busyTimeout()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -283,7 +283,7 @@ func TestReadOnlyNeedsOnlyReadPermissions(t *testing.T) {
 	r := startWith(t, &redisproc.Options{ACL: []string{look, aclUser("locker", rights...)}})
 	l := r.acquire(r.clientOf(r.openDriver(r.nodes(), &redis.Options{Username: "locker", Password: secret}), nil), "k", nil)
 	defer r.release(l)
-	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, Username: "looker", Password: secret, Timeout: busyTimeout})
+	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, Username: "looker", Password: secret, Timeout: busyTimeout()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,7 +305,7 @@ func TestReadOnlyNeedsOnlyReadPermissions(t *testing.T) {
 func TestReadOnlyRejectsNodeOfAnotherSet(t *testing.T) {
 	r := startRig(t, 3)
 	r.openDriver(r.nodes(), nil).Close()
-	_, err := redis.New(t.Context(), r.nodes()[:1], &redis.Options{ReadOnly: true, Timeout: busyTimeout})
+	_, err := redis.New(t.Context(), r.nodes()[:1], &redis.Options{ReadOnly: true, Timeout: busyTimeout()})
 	if !errors.Is(err, driver.ErrConfig) {
 		t.Errorf("%v does not match driver.ErrConfig", err)
 	}
@@ -342,7 +342,7 @@ func TestOpenWarnsOfUnfitMinority(t *testing.T) {
 			r.openVoting(redis.Options{MaxTTL: time.Minute}).Close()
 			spoil(r)
 			log := new(logRecorder)
-			d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busyTimeout, Logger: slog.New(log)})
+			d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busyTimeout(), Logger: slog.New(log)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -440,7 +440,7 @@ func TestNewCauseSendsNodeEvent(t *testing.T) {
 	r := startRig(t, 3)
 	way := newRoute(t, r.servers)
 	r.openVoting(redis.Options{MaxTTL: time.Minute}).Close()
-	d, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busyTimeout})
+	d, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busyTimeout()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -512,7 +512,7 @@ func TestAddressesMaySwapServers(t *testing.T) {
 	r := startRig(t, 3)
 	way := newRoute(t, r.servers)
 	r.openVoting(redis.Options{MaxTTL: time.Minute}).Close()
-	d, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busyTimeout})
+	d, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busyTimeout()})
 	if err != nil {
 		t.Fatal(err)
 	}

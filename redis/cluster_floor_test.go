@@ -26,7 +26,7 @@ func TestTokensRiseWhenSlotLeavesFailedOverShard(t *testing.T) {
 		tag = fmt.Sprintf("{%d}", i)
 	}
 	open := func(dial func(context.Context, string, string) (net.Conn, error)) *holdfast.Client {
-		d, err := redis.New(t.Context(), []redis.Node{{Addr: safe.Addr()}}, &redis.Options{Cluster: true, NoQuarantine: true, Timeout: busyTimeout, Dial: dial})
+		d, err := redis.New(t.Context(), []redis.Node{{Addr: safe.Addr()}}, &redis.Options{Cluster: true, NoQuarantine: true, Timeout: busyTimeout(), Dial: dial})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,7 +48,7 @@ func TestTokensRiseWhenSlotLeavesFailedOverShard(t *testing.T) {
 	for _, name := range names { // counters that the replica has
 		take(cutOff, name)
 	}
-	r.do(0, "WAIT", "1", "5000")
+	r.awaitReplica(3)
 	r.do(0, "ACL", "SETUSER", "default", "-sync", "-psync")
 	r.do(0, "CLIENT", "KILL", "TYPE", "replica")
 	last := make(map[string]holdfast.Token)

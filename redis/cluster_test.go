@@ -35,7 +35,7 @@ func startCluster(t *testing.T, opts *redisproc.ClusterOptions) *clusterRig {
 
 // url returns a URL with the cluster's last server, which may be a replica.
 func (r *clusterRig) url(params string) string {
-	return "redis+cluster://" + r.servers[len(r.servers)-1].Addr() + "?timeout=5s" + params
+	return "redis+cluster://" + r.servers[len(r.servers)-1].Addr() + "?timeout=" + busyTimeout().String() + params
 }
 
 func (r *clusterRig) openURL(params string) *redis.Driver {
@@ -115,7 +115,7 @@ func (f *fleet) openCluster() (driver.Driver, error) {
 		}, 1<<20)
 	}
 	d, err := redis.New(f.t.Context(), []redis.Node{{Addr: f.servers[0].Addr()}}, &redis.Options{
-		Prefix: f.prefix, Cluster: true, Timeout: busyTimeout,
+		Prefix: f.prefix, Cluster: true, Timeout: busyTimeout(),
 		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			i := slices.IndexFunc(f.servers, func(s *redisproc.Server) bool { return s.Addr() == addr })
 			return new(net.Dialer).DialContext(ctx, network, way[i].Addr())
@@ -342,12 +342,12 @@ func TestOtherShardsKeepWorking(t *testing.T) {
 func TestErrorNamesWrongKindOfServer(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 1})
 	plain := redistest.Start(t, nil)
-	_, err := redis.Open(t.Context(), "redis+cluster://"+plain.Addr()+"?timeout=5s", nil)
+	_, err := redis.Open(t.Context(), "redis+cluster://"+plain.Addr()+"?timeout="+busyTimeout().String(), nil)
 	checkMentions(t, err, plain.Addr(), "not part of a Redis Cluster", "redis://")
 	if !errors.Is(err, driver.ErrConfig) {
 		t.Errorf("%v is no driver.ErrConfig", err)
 	}
-	_, err = redis.Open(t.Context(), "redis://"+r.servers[0].Addr()+"?timeout=5s", nil)
+	_, err = redis.Open(t.Context(), "redis://"+r.servers[0].Addr()+"?timeout="+busyTimeout().String(), nil)
 	checkMentions(t, err, "part of a Redis Cluster", "redis+cluster://")
 	_, err = redis.Open(t.Context(), r.url("&db=1"), nil)
 	checkMentions(t, err, "database 0")

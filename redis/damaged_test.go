@@ -278,7 +278,7 @@ func TestUnreadableKeyDoesNotHideOtherLeaks(t *testing.T) {
 	r.do(0, "SET", "lock:secret", "value")
 	r.do(0, "ACL", "SETUSER", "looker", "on", "nopass", "~*", "&*", "+@all", "-get")
 	r.do(0, "ACL", "SETUSER", "looker", "resetkeys", "~lock:[a-r]*", "~lock:[t-z]*", "~holdfast:*", "+@all")
-	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, Username: "looker", Password: "x", Timeout: busyTimeout})
+	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, Username: "looker", Password: "x", Timeout: busyTimeout()})
 	if err != nil {
 		t.Fatal(err)
 	}

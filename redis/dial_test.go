@@ -215,7 +215,7 @@ func TestTLSGoesOverDial(t *testing.T) {
 		return new(net.Dialer).DialContext(ctx, network, server.Addr())
 	}
 	for name, works := range map[string]bool{"localhost:1": true, "elsewhere.invalid:1": false} { // the certificate is for localhost
-		opts := &redis.Options{Timeout: busyTimeout, Dial: dial, TLS: client}
+		opts := &redis.Options{Timeout: busyTimeout(), Dial: dial, TLS: client}
 		d, err := redis.New(t.Context(), []redis.Node{{Addr: name}}, opts)
 		if (err == nil) != works {
 			t.Errorf("%s: %v", name, err)

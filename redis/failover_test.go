@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -77,7 +78,7 @@ func (c *replicatedPair) openVoting(maxTTL time.Duration) *redis.Driver {
 // openAfterQuarantine opens another client after the quarantine.
 func (c *replicatedPair) openAfterQuarantine(maxTTL time.Duration) *redis.Driver {
 	c.Helper()
-	d, err := redis.New(c.Context(), c.nodes(), &redis.Options{MaxTTL: maxTTL, Timeout: busyTimeout, AllowDown: true})
+	d, err := redis.New(c.Context(), c.nodes(), &redis.Options{MaxTTL: maxTTL, Timeout: busyTimeout(), AllowDown: true})
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -99,7 +100,7 @@ func TestTokensRiseAfterReplicaLostCounter(t *testing.T) {
 	c := startReplicatedPair(t)
 	locks := c.clientOf(c.openVoting(briefMaxTTL), nil)
 	c.release(c.acquire(locks, "k", nil)) // a counter that the replica has
-	c.do(0, "WAIT", "1", "5000")
+	c.awaitReplica(1)
 	c.blockReplication()
 	var last holdfast.Token
 	for range 3 {
@@ -124,7 +125,7 @@ func TestLeaseSurvivesFailoverToStaleReplica(t *testing.T) {
 	d := c.openVoting(longTTL)
 	locks := c.clientOf(d, nil)
 	known := c.acquire(locks, "known", &holdfast.AcquireOptions{TTL: longTTL})
-	c.do(0, "WAIT", "1", "5000")
+	c.awaitReplica(1)
 	c.blockReplication()
 	unknown := c.acquire(locks, "unknown", &holdfast.AcquireOptions{TTL: longTTL})
 	second := c.openAfterQuarantine(longTTL)
@@ -157,7 +158,7 @@ func TestReleaseInQuarantineGrantsNothing(t *testing.T) {
 	c := startReplicatedPair(t)
 	locks := c.clientOf(c.openVoting(longTTL), nil)
 	l := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: longTTL})
-	c.do(0, "WAIT", "1", "5000")
+	c.awaitReplica(1)
 	c.promoteReplica()
 	if err := c.retryLate(func() error { return l.Extend(c.contextInTime(), longTTL) }); err != nil {
 		t.Fatal(err)
@@ -185,12 +186,12 @@ func TestForceReportsMissingReplicaConfirmation(t *testing.T) {
 			c := startReplicatedPair(t)
 			operator := c.clientOf(c.openVoting(longTTL), nil)
 			way := newRoute(t, c.servers)
-			d, err := redis.New(t.Context(), c.nodes(), &redis.Options{MaxTTL: longTTL, Timeout: busyTimeout, Dial: way.dial(c.servers)})
+			d, err := redis.New(t.Context(), c.nodes(), &redis.Options{MaxTTL: longTTL, Timeout: busyTimeout(), Dial: way.dial(c.servers)})
 			if err != nil {
 				t.Fatal(err)
 			}
 			l := c.acquire(c.clientOf(d, nil), "k", &holdfast.AcquireOptions{TTL: longTTL})
-			c.do(0, "WAIT", "1", "5000")
+			c.awaitReplica(1)
 			way[0].Blackhole(true, true)
 			way[0].Refuse(true)
 			if !heard {
@@ -290,7 +291,7 @@ func TestServerThatForgetsPromotionKeepsVote(t *testing.T) {
 	c.eventually("it has forgotten its promotion", func() bool {
 		return strings.Contains(c.do(1, "INFO", "replication").(string), "master_replid2:0000000000")
 	})
-	d, err := redis.New(t.Context(), c.nodes(), &redis.Options{MaxTTL: longTTL, Timeout: busyTimeout})
+	d, err := redis.New(t.Context(), c.nodes(), &redis.Options{MaxTTL: longTTL, Timeout: busyTimeout()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -304,7 +305,7 @@ func TestNodeOfSetMayFailOver(t *testing.T) {
 		nodes = append(nodes, redis.Node{Addr: s.Addr()})
 	}
 	c.openDriver(nodes, &redis.Options{MaxTTL: 8 * briefMaxTTL}).Close() // without quarantine
-	d, err := redis.New(t.Context(), nodes, &redis.Options{MaxTTL: 8 * briefMaxTTL, Timeout: busyTimeout})
+	d, err := redis.New(t.Context(), nodes, &redis.Options{MaxTTL: 8 * briefMaxTTL, Timeout: busyTimeout()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -366,12 +367,12 @@ func TestConformanceThroughSentinels(t *testing.T) {
 // After each kind of failover the new master serves the waiter, tokens rise, and no two clients hold a lock at
 // once.
 func TestClientsFollowMaster(t *testing.T) {
-	b := startSentinelGroup(t, &redisproc.GroupOptions{Down: 2 * time.Second}) // each failover begins a quarantine, so there must be no unplanned ones
+	b := startSentinelGroup(t, &redisproc.GroupOptions{Down: pace.Scale(2 * time.Second)}) // each failover begins a quarantine, so there must be no unplanned ones
 	// A healthy old master continues beside its successor until the clients have left it, within five seconds.
 	// The quarantine has to be longer than that and a TTL, also on a busy machine.
 	longest := briefMaxTTL + min(pace.Scale(6*time.Second), 20*time.Second)
 	open := func() *holdfast.Client {
-		d, err := redis.New(t.Context(), []redis.Node{b.node()}, &redis.Options{MaxTTL: longest, Timeout: busyTimeout, AllowDown: true})
+		d, err := redis.New(t.Context(), []redis.Node{b.node()}, &redis.Options{MaxTTL: longest, Timeout: busyTimeout(), AllowDown: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -417,7 +418,15 @@ func TestClientsFollowMaster(t *testing.T) {
 	} {
 		old := b.group.Master()
 		back := leave(old)
-		b.eventually("another one takes over after: "+name, func() bool { now := b.group.Master(); return now != nil && now != old })
+		begun := time.Now()
+		b.eventually("another one takes over after: "+name, func() bool {
+			now := b.group.Master()
+			if now == old && name == "switch" && time.Since(begun) > 2*b.group.FailoverTimeout() { // given up on a busy machine
+				leave(old)
+				begun = time.Now()
+			}
+			return now != nil && now != old
+		})
 		served()
 		if err := errors.Join(back(), b.group.Settled(t.Context(), 1)); err != nil {
 			t.Fatal(err)
@@ -459,7 +468,7 @@ func TestMasterReplacedDuringLoginIsLeft(t *testing.T) {
 		return masterReply(next)
 	})
 	node := redis.Node{Failover: &redis.Failover{Sentinels: []string{sentinel}, Master: "m"}}
-	locks := r.clientOf(r.openDriver([]redis.Node{node}, &redis.Options{AllowDown: true, Timeout: busyTimeout}), nil)
+	locks := r.clientOf(r.openDriver([]redis.Node{node}, &redis.Options{AllowDown: true, Timeout: busyTimeout()}), nil)
 	l := r.acquire(locks, "k", nil)
 	defer r.release(l)
 	if r.do(0, "EXISTS", "lock:k") != int64(0) || r.do(1, "EXISTS", "lock:k") != int64(1) {
@@ -485,7 +494,7 @@ func TestStaleSentinelDoesNotKeepReplacedMaster(t *testing.T) {
 			return masterReply(next)
 		}))
 	}
-	opts := &redis.Options{AllowDown: true, Timeout: busyTimeout, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+	opts := &redis.Options{AllowDown: true, Timeout: busyTimeout(), Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if addr == old {
 			located.Store(true)
 		}
@@ -512,13 +521,13 @@ func TestIsolatedMasterStopsBeforeNextBegins(t *testing.T) {
 	side := func(i int) []redis.Node {
 		return []redis.Node{{Failover: &redis.Failover{Sentinels: []string{sentinelAnswering(t, masterReply(c.servers[i].Addr()))}, Master: "m"}}}
 	}
-	const longest = 5 * briefMaxTTL // longer than the TTL by the time that the master needs to notice
+	longest := 2*briefMaxTTL + min(pace.Scale(3*briefMaxTTL), 20*time.Second) // longer than the TTL by the time that the master needs to notice
 	locks := c.clientOf(c.openDriver(side(0), &redis.Options{MaxTTL: longest}), nil)
 	old := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: 2 * briefMaxTTL}) // short: the other side begins after its end
 	c.stream.Blackhole(true, true)
 	c.do(1, "REPLICAOF", "NO", "ONE")
 	c.do(1, "CONFIG", "SET", "min-replicas-to-write", "0") // it has no replica of its own
-	d, err := redis.New(t.Context(), side(1), &redis.Options{MaxTTL: longest, Timeout: busyTimeout, AllowDown: true})
+	d, err := redis.New(t.Context(), side(1), &redis.Options{MaxTTL: longest, Timeout: busyTimeout(), AllowDown: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -618,12 +627,22 @@ func TestErrorNamesUselessSentinels(t *testing.T) {
 					f.Sentinels = append(f.Sentinels, sentinelAnswering(t, reply))
 				}
 			}
-			d, err := redis.New(t.Context(), []redis.Node{{Failover: &f}}, &redis.Options{NoQuarantine: true, Timeout: busyTimeout})
+			hears := func() (complete bool, err error) {
+				d, err := redis.New(t.Context(), []redis.Node{{Failover: &f}}, &redis.Options{NoQuarantine: true, Timeout: busyTimeout()})
+				if err == nil {
+					d.Close()
+					return true, nil
+				}
+				return len(c.words) > 0 && !slices.ContainsFunc(c.words, func(w string) bool { return !strings.Contains(err.Error(), w) }), err
+			}
+			complete, err := hears()
+			for end := time.Now().Add(patience()); !complete && time.Now().Before(end); { // one Sentinel may be late on a busy machine
+				complete, err = hears()
+			}
 			if len(c.words) == 0 {
 				if err != nil {
-					t.Fatal(err)
+					t.Error(err)
 				}
-				d.Close()
 				return
 			}
 			want := c.lasting

@@ -26,7 +26,7 @@ func runHelper(nodes string) int {
 	for addr := range strings.SplitSeq(nodes, ",") {
 		list = append(list, redis.Node{Addr: addr})
 	}
-	d, err := redis.New(context.Background(), list, &redis.Options{NoQuarantine: true, Timeout: busyTimeout})
+	d, err := redis.New(context.Background(), list, &redis.Options{NoQuarantine: true, Timeout: busyTimeout()})
 	if err != nil {
 		fmt.Println("error", err)
 		return 1

@@ -176,7 +176,7 @@ func TestLeaksNameUnreadNodes(t *testing.T) {
 	r.useNames(nil)
 	r.do(2, "SET", "lock:theirs", "value")
 	r.servers[0].Kill()
-	d, err := redis.Open(t.Context(), r.url(), &redis.Options{ReadOnly: true, Timeout: busyTimeout})
+	d, err := redis.Open(t.Context(), r.url(), &redis.Options{ReadOnly: true, Timeout: busyTimeout()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -86,7 +86,7 @@ func TestLocksSurviveHungNode(t *testing.T) {
 // until they have expired.
 func TestRestartedNodeSitsOutQuarantine(t *testing.T) {
 	r := startRig(t, 3)
-	opts := &redis.Options{MaxTTL: 2 * time.Second, Timeout: busyTimeout}
+	opts := &redis.Options{MaxTTL: 2 * time.Second, Timeout: busyTimeout()}
 	var d *redis.Driver
 	_, err := redis.New(t.Context(), r.nodes(), opts) // a first start and a restart look the same
 	if !errors.Is(err, driver.ErrUnavailable) {
@@ -136,7 +136,7 @@ func TestDurableNodeNeedsNoQuarantine(t *testing.T) {
 		r.servers = append(r.servers, redistest.Start(t, &redisproc.Options{AppendOnly: "always"}))
 	}
 	r.openDriver(r.nodes(), nil).Close() // without quarantine, because the set is new
-	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busyTimeout})
+	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busyTimeout()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func TestDurableNodeNeedsNoQuarantine(t *testing.T) {
 // A single Redis votes at once: a quarantine would only prolong the outage.
 func TestSingleNodeHasNoQuarantine(t *testing.T) {
 	r := startRig(t, 1)
-	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busyTimeout})
+	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busyTimeout()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
@@ -68,7 +69,7 @@ func TestReleaseWaitsForHungNode(t *testing.T) {
 	if err := l.Extend(r.Context(), longTTL); err != nil {
 		t.Errorf("Extend() without a minority = %v", err)
 	}
-	time.Sleep(400 * time.Millisecond) // by now the node counts as hung
+	time.Sleep(pace.Scale(400 * time.Millisecond)) // by now the node counts as hung
 	r.release(l)
 	resume()
 	r.checkCleared()

@@ -39,7 +39,7 @@ func TestLeaseSurvivesOutagesInTurn(t *testing.T) {
 		for k := range *leases {
 			t.Run(fmt.Sprintf("%s/%d", name, k+1), func(t *testing.T) {
 				r := startRig(t, 3)
-				opts := redis.Options{MaxTTL: ttl, Timeout: busyTimeout}
+				opts := redis.Options{MaxTTL: ttl, Timeout: busyTimeout()}
 				r.openDriver(r.nodes(), &opts).Close() // lets the new servers vote
 				client := func() *holdfast.Client {
 					d, err := redis.New(r.Context(), r.nodes(), &opts)

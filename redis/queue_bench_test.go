@@ -22,7 +22,7 @@ import (
 func openBench(b *testing.B) (*redis.Driver, *redisproc.Server) {
 	b.Helper()
 	s := redistest.Start(b, nil)
-	d, err := redis.New(b.Context(), []redis.Node{{Addr: s.Addr()}}, &redis.Options{Timeout: busyTimeout})
+	d, err := redis.New(b.Context(), []redis.Node{{Addr: s.Addr()}}, &redis.Options{Timeout: busyTimeout()})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func BenchmarkSemaphoreWaiters(b *testing.B) {
 	const slots, waiters = 64, 4000
 	for b.Loop() {
 		holding, s := openBench(b)
-		d, err := redis.New(b.Context(), []redis.Node{{Addr: s.Addr()}}, &redis.Options{Timeout: busyTimeout})
+		d, err := redis.New(b.Context(), []redis.Node{{Addr: s.Addr()}}, &redis.Options{Timeout: busyTimeout()})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
@@ -29,15 +30,14 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-const (
-	// busyTimeout bounds the check of a connection on a busy machine.
-	busyTimeout = 5 * time.Second
-	// longTTL is a TTL that does not end within a test.
-	longTTL = 40 * time.Second
-)
+// longTTL is a TTL that does not end within a test.
+const longTTL = 40 * time.Second
+
+// busyTimeout bounds the check of a connection on a busy machine.
+func busyTimeout() time.Duration { return pace.Scale(5 * time.Second) }
 
 // patience returns how long an event may take that is certain to come.
-func patience() time.Duration { return pace.Scale(20 * time.Second) }
+func patience() time.Duration { return fixture.Patience() }
 
 // TestMain lets more tests run at once than there are processors, because most of them wait. It also serves as
 // the program of helper processes.
@@ -93,7 +93,7 @@ func (r *rig) open(nodes []redis.Node, opts *redis.Options) (*redis.Driver, erro
 	}
 	o.NoQuarantine = true
 	if o.Timeout == 0 {
-		o.Timeout = busyTimeout
+		o.Timeout = busyTimeout()
 	}
 	return redis.New(r.Context(), nodes, &o)
 }
@@ -183,6 +183,21 @@ func (r *rig) eventually(what string, ok func() bool) {
 			r.Fatalf("not within %v: %s", patience(), what)
 		}
 	}
+}
+
+// awaitReplica waits until the i-th server has applied all that the first, its master, has written. (WAIT would
+// wait only for what its own connection has written.)
+func (r *rig) awaitReplica(i int) {
+	r.Helper()
+	offset := func(i int, field string) int64 {
+		n, err := strconv.ParseInt(r.infoField(i, field), 10, 64)
+		if err != nil {
+			r.Fatal(err)
+		}
+		return n
+	}
+	written := offset(0, "master_repl_offset")
+	r.eventually("the replica has it", func() bool { return offset(i, "slave_repl_offset") >= written })
 }
 
 // do sends a command to the i-th server.
@@ -333,7 +348,7 @@ func (f *fleet) openDriver() (driver.Driver, error) {
 			return scriptCalls(args) && f.budget[i].Load() > 0 && f.budget[i].Add(-1) >= 0
 		}, 1<<20)
 	}
-	nodes, opts := way.nodes(), &redis.Options{Prefix: f.prefix, Format: f.format, NoQuarantine: true, Timeout: busyTimeout}
+	nodes, opts := way.nodes(), &redis.Options{Prefix: f.prefix, Format: f.format, NoQuarantine: true, Timeout: busyTimeout()}
 	if f.node != nil {
 		nodes, opts.Dial = []redis.Node{*f.node}, way.dial(f.servers)
 	}
@@ -387,28 +402,47 @@ func (f *fleet) findLeftovers() ([]string, error) { return findLeftovers(f.serve
 
 // guarded is a resource under a lock. It notices simultaneous holders, and tokens that do not rise.
 type guarded struct {
-	t      testing.TB
-	inside atomic.Int32
-	last   atomic.Int64
-	count  atomic.Int64
-	lossy  bool // counters are lost: a late request brings an older clock, and only a request after a grant gets a higher token
+	t     testing.TB
+	count atomic.Int64
+	lossy bool // counters are lost: a late request brings an older clock, and only a request after a grant gets a higher token
+
+	mu     sync.Mutex // guards the fields below
+	inside map[*holdfast.Lease]bool
+	last   int64 // highest token
 }
 
-// hold uses the resource for d as the holder of l.
+// hold uses the resource for d as the holder of l. A holder whose lease is over has stood still and breaks no rule.
 func (g *guarded) hold(l *holdfast.Lease, d time.Duration) {
-	if n := g.inside.Add(1); n != 1 {
-		g.t.Errorf("%d holders at once", n)
-	}
 	token := int64(l.Token())
-	switch last := g.last.Load(); {
-	case token > last:
-		g.last.Store(token)
-	case !g.lossy:
-		g.t.Errorf("token %d after %d", token, last)
+	g.mu.Lock()
+	now := time.Now()
+	trusted := func(l *holdfast.Lease) bool { return now.Before(l.Deadline()) && l.Context().Err() == nil }
+	for other := range g.inside {
+		if trusted(other) && trusted(l) {
+			g.t.Errorf("two holders at once: tokens %d and %d", other.Token(), token)
+		}
 	}
+	if token <= g.last && !g.lossy && trusted(l) {
+		g.t.Errorf("token %d after %d", token, g.last)
+	}
+	if g.inside == nil {
+		g.inside = make(map[*holdfast.Lease]bool)
+	}
+	g.inside[l] = true
+	g.last = max(g.last, token)
+	g.mu.Unlock()
 	g.count.Add(1)
 	time.Sleep(d) // otherwise two holders would never meet
-	g.inside.Add(-1)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.inside, l)
+}
+
+// lastToken returns the highest token of all holders.
+func (g *guarded) lastToken() int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.last
 }
 
 // startLoad makes clients acquire the lock in turn until stop is called.
@@ -426,7 +460,7 @@ func (g *guarded) loadBy(r *rig, clients []*holdfast.Client, key string, opts *h
 	for _, c := range clients {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				before := g.last.Load()
+				before := g.lastToken()
 				l, err := c.Acquire(ctx, key, opts)
 				if err != nil {
 					if ctx.Err() == nil && !errors.Is(err, holdfast.ErrUnavailable) {

@@ -17,7 +17,7 @@ func TestServerThatInterleavesScriptsIsRejected(t *testing.T) {
 		"-ERR value is not an integer or out of range\r\n": {"lost what a script wrote", "give Redis or Valkey"}, // GET finds nothing
 	} {
 		fake := &hostileServer{step: []byte(answer), turn: 1 << 20}
-		d, err := redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, &redis.Options{Dial: fake.dial, Timeout: busyTimeout})
+		d, err := redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, &redis.Options{Dial: fake.dial, Timeout: busyTimeout()})
 		if err == nil {
 			d.Close()
 		}

@@ -40,12 +40,12 @@ func TestWipedServerLosesVoteWhileConnected(t *testing.T) {
 			r := begin(t, 3)
 			way := newRoute(t, r.servers)
 			r.openVoting(redis.Options{MaxTTL: time.Minute}).Close()
-			d, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busyTimeout})
+			d, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busyTimeout()})
 			if err != nil {
 				t.Fatal(err)
 			}
 			c := r.clientOf(d, nil)
-			rival, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busyTimeout})
+			rival, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busyTimeout()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -75,7 +75,7 @@ func TestProxyThatSwitchesServersAddsNoVote(t *testing.T) {
 	r := startRig(t, 4)
 	nodes := r.nodes()
 	for _, set := range [][]redis.Node{nodes[:3], {nodes[0], nodes[3], nodes[2]}} { // all vote, each in a set of three
-		opts := &redis.Options{Timeout: busyTimeout}
+		opts := &redis.Options{Timeout: busyTimeout()}
 		d, err := r.open(set, opts)
 		if err != nil {
 			t.Fatal(err)
@@ -83,7 +83,7 @@ func TestProxyThatSwitchesServersAddsNoVote(t *testing.T) {
 		d.Close()
 	}
 	way := newRelay(t, r.servers[1].Addr()).start()
-	d, err := redis.New(t.Context(), []redis.Node{nodes[0], way.node(), nodes[2]}, &redis.Options{Timeout: busyTimeout})
+	d, err := redis.New(t.Context(), []redis.Node{nodes[0], way.node(), nodes[2]}, &redis.Options{Timeout: busyTimeout()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestProxyThatSwitchesServersAddsNoVote(t *testing.T) {
 func TestServerWipedBeforeAdmissionDoesNotVote(t *testing.T) {
 	r := startRig(t, 3)
 	way := newRoute(t, r.servers)
-	opts := &redis.Options{MaxTTL: briefMaxTTL, Timeout: busyTimeout}
+	opts := &redis.Options{MaxTTL: briefMaxTTL, Timeout: busyTimeout()}
 	_, err := redis.New(t.Context(), r.nodes(), opts)
 	checkMentions(t, err, "quarantine")
 	var holds []*faultproxy.Hold

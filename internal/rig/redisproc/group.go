@@ -76,7 +76,7 @@ func (g *Group) introduceServers(ctx context.Context, o GroupOptions) error {
 	if err := retryUntilDone(ctx, func() error { return g.checkLinked(o.Servers - 1) }); err != nil {
 		return err
 	}
-	settings := []string{"down-after-milliseconds", strconv.FormatInt(o.Down.Milliseconds(), 10), "failover-timeout", "2000"}
+	settings := []string{"down-after-milliseconds", strconv.FormatInt(o.Down.Milliseconds(), 10), "failover-timeout", strconv.FormatInt(g.FailoverTimeout().Milliseconds(), 10)}
 	if o.Server.Password != "" {
 		settings = append(settings, "auth-pass", o.Server.Password)
 	}
@@ -161,6 +161,9 @@ func (g *Group) Switch(ctx context.Context) error {
 		return err
 	})
 }
+
+// FailoverTimeout returns the time after which the Sentinels give up a failover that makes no progress.
+func (g *Group) FailoverTimeout() time.Duration { return pace.Scale(2 * time.Second) }
 
 // Settled blocks until that many replicas are in sync with the master, ctx ends or half a minute has passed.
 func (g *Group) Settled(ctx context.Context, replicas int) error {
