@@ -77,7 +77,7 @@ func TestHoldersTakeTurnsWhileMembersFail(t *testing.T) {
 		}
 	}
 	t.Logf("%d locks", len(spans))
-	ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel = context.WithTimeout(t.Context(), fixture.Patience())
 	defer cancel()
 	opts := &holdfast.AcquireOptions{TTL: 3 * time.Second} // short: leases are to end while members fail, and holders know
 	last, err := r.Client(r.newDriver()).Acquire(ctx, "k", opts)

@@ -33,7 +33,7 @@ import (
 )
 
 // patience bounds the wait for an expected event.
-func patience() time.Duration { return pace.Scale(30 * time.Second) }
+func patience() time.Duration { return pace.Scale(90 * time.Second) }
 
 func TestMain(m *testing.M) {
 	testscript.Main(cleaning{m}, map[string]func(){"holdfast": paced, "launch": launch, "tick": tick})

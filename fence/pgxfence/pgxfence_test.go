@@ -267,7 +267,7 @@ func TestWriteOnDeadConnectionEnds(t *testing.T) {
 		if !errors.Is(err, failed) {
 			t.Errorf("Do() = %v, want the write's error", err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(90 * time.Second):
 		t.Error("it does not end")
 	}
 	first.Load().Close()

@@ -21,7 +21,7 @@ func TestExampleServesItsMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(30 * time.Second); ; {
+	for deadline := time.Now().Add(90 * time.Second); ; {
 		text := getURL(t, strings.TrimSpace(url))
 		if strings.Contains(text, `distributed_lock_hold_seconds_count{resource="order"}`) &&
 			strings.Contains(text, `distributed_lock_node_state{node="memory-1",state="up"} 1`) {

@@ -164,8 +164,8 @@ func Soon[T any](t *testing.T, what string, happened <-chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-happened:
-	case <-time.After(30 * time.Second):
-		t.Fatal("in half a minute, this has not happened: " + what)
+	case <-time.After(90 * time.Second):
+		t.Fatal("in 90 s, this has not happened: " + what)
 	}
 	return v
 }

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	patience = 20 * time.Second      // for an event that happens
+	patience = 90 * time.Second      // for an event that happens
 	moment   = 50 * time.Millisecond // for an event that does not happen
 )
 

@@ -113,7 +113,7 @@ func TestEndedConnectionLeavesNothing(t *testing.T) {
 			}
 		}
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(90 * time.Second); ; time.Sleep(time.Millisecond) {
 		p.mu.Lock()
 		left := len(p.conns)
 		p.mu.Unlock()

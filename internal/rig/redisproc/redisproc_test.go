@@ -29,9 +29,9 @@ func doCommand(t *testing.T, server *redisproc.Server, args ...string) any {
 // eventually waits for another process to do something.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(90 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within 20 s: %s", what)
+			t.Fatalf("not within 90 s: %s", what)
 		}
 	}
 }
@@ -256,7 +256,7 @@ func TestPausedServerAnswersAfterResume(t *testing.T) {
 	if err := server.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	conn.SetReadDeadline(time.Now().Add(90 * time.Second))
 	if line, err := answer.ReadString('\n'); line != "+PONG\r\n" {
 		t.Errorf("after Resume: %q, %v", line, err)
 	}

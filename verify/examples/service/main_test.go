@@ -168,7 +168,7 @@ func TestServiceWithoutLocksIsNotReady(t *testing.T) {
 func awaitUnready(t *testing.T, i *instance) {
 	t.Helper()
 	code := http.StatusOK
-	for end := time.Now().Add(30 * time.Second); code == http.StatusOK && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(90 * time.Second); code == http.StatusOK && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		code = requestStatus(t, http.MethodGet, i.url+"/readyz")
 	}
 	if code != http.StatusServiceUnavailable {

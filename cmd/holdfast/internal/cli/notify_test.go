@@ -22,7 +22,7 @@ func systemd(t *testing.T) (hear func() string) {
 	return func() string {
 		t.Helper()
 		text := make([]byte, 1000)
-		l.SetReadDeadline(time.Now().Add(30 * time.Second))
+		l.SetReadDeadline(time.Now().Add(90 * time.Second))
 		n, err := l.Read(text)
 		if err != nil {
 			t.Fatal(err)
