@@ -203,7 +203,7 @@ func shortenError(text string) string {
 	text = origin.ReplaceAllString(strings.Join(strings.Fields(text), " "), "")
 	text = address.ReplaceAllString(text, "")
 	if runes := []rune(text); len(runes) > maxCell {
-		text = string(runes[:maxCell])
+		text = string(runes[:maxCell-1])
 		if i := strings.LastIndexByte(text, ' '); i > 0 {
 			text = text[:i]
 		}

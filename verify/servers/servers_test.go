@@ -92,7 +92,8 @@ func TestShortenedErrorKeepsCause(t *testing.T) {
 		"warning reach 127.0.0.1:1,127.0.0.1:22 it is\n down":                          "warning reach it is down",
 		"the server lacks what locks need: ERROR: Function (pg_advisory_xact_lock) not found": "" +
 			"the server lacks what locks need: ERROR: Function (pg_advisory_xact_lock) not…",
-		long: long[:maxCell] + "…",
+		long:                                 long[:maxCell-1] + "…",
+		strings.Repeat("x", maxCell-1) + "…": strings.Repeat("x", maxCell-1) + "…", // it was shortened before
 	} {
 		if got := shortenError(text); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
