@@ -410,6 +410,10 @@ func (s *stage) lockUnanswered(ctx context.Context, o *outcome) (string, error) 
 		if answer != "held" {
 			left++
 			at, err := s.takeLock(ctx, s.others, 1)
+			if errors.Is(err, errNoAnswer) {
+				o.addText("hung: %s; **stays**: no end", inSeconds(longest))
+				return o.String(), nil
+			}
 			if err != nil {
 				return "", err
 			}
