@@ -49,9 +49,12 @@ func joinNode(n *node, c net.Conn, rep report) *connection {
 	return l
 }
 
-// watch watches l until it ends.
+// watch watches l until it ends, and awaits the attempt to open another connection.
 func watch(l *connection, report func()) {
-	l.n.watchConnection(l, &session.Redial{Min: int64(minRedial), Max: int64(maxRedial)}, report)
+	next := l.n.watchConnection(l, &session.Redial{Min: int64(minRedial), Max: int64(maxRedial)}, report)
+	if next != nil {
+		<-next
+	}
 }
 
 // tryAcquire asks for a lock, and returns how long that took.

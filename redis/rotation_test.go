@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redis"
 )
 
@@ -232,25 +233,53 @@ func TestBusyServerInRotationKeepsLease(t *testing.T) {
 	}
 }
 
-// A connection that has died without a word is replaced in time to renew the lease.
+// closeNotice is a connection that records that it was closed.
+type closeNotice struct {
+	net.Conn
+	closed *atomic.Bool
+}
+
+func (c closeNotice) Close() error {
+	c.closed.Store(true)
+	return c.Conn.Close()
+}
+
+// A connection that has died without a word is replaced in time to renew the lease. Never do two connections
+// carry requests.
 func TestDeadConnectionIsReplacedInTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const ttl = 2 * time.Second
 		server := &hostileServer{turn: 1 << 30}
-		var dead atomic.Bool
-		h := &fakeNetwork{hosts: map[string]func([]string) []byte{"new": server.answer, "old": func(words []string) []byte {
-			if dead.Load() {
-				return []byte{}
-			}
-			return server.answer(words)
-		}}}
+		var dead, closed atomic.Bool
+		var dials, renewed atomic.Int32
+		h := &fakeNetwork{hosts: map[string]func([]string) []byte{
+			"old": func(words []string) []byte {
+				if dead.Load() {
+					return []byte{}
+				}
+				return server.answer(words)
+			},
+			"new": func(words []string) []byte {
+				if words[0] == "EVALSHA" && words[1] == wire.Plain.Renew.SHA {
+					renewed.Add(1)
+					if !closed.Load() {
+						t.Error("a renewal beside the old connection")
+					}
+				}
+				return server.answer(words)
+			},
+		}}
 		d, err := redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, &redis.Options{
 			Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 				if dead.Load() {
 					return h.dial(ctx, network, "new:6379")
 				}
-				return h.dial(ctx, network, "old:6379")
+				conn, err := h.dial(ctx, network, "old:6379")
+				if err == nil && dials.Add(1) == 1 { // the others only check the server
+					conn = closeNotice{conn, &closed}
+				}
+				return conn, err
 			},
 		})
 		if err != nil {
@@ -267,8 +296,8 @@ func TestDeadConnectionIsReplacedInTime(t *testing.T) {
 		}
 		dead.Store(true)
 		time.Sleep(5 * time.Second)
-		if err := context.Cause(l.Context()); err != nil {
-			t.Errorf("the lease ended: %v", err)
+		if err := context.Cause(l.Context()); err != nil || renewed.Load() == 0 {
+			t.Errorf("the lease was renewed %d times over the new connection, and ended: %v", renewed.Load(), err)
 		}
 		if err := l.Release(t.Context()); err != nil {
 			t.Errorf("Release() = %v", err)
