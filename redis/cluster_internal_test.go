@@ -412,7 +412,7 @@ func TestShardRoleIsCheckedEachSecond(t *testing.T) {
 			}
 		}()
 		for age := time.Second; age <= pingEvery; age += watchEvery {
-			n.tendConnection(n.link.Load(), age)
+			n.tendConnection(n.link.Load(), age-watchEvery, age)
 		}
 		synctest.Wait()
 		count := 0

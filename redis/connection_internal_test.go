@@ -386,7 +386,7 @@ func TestOnlyConnectionsRequestCredentials(t *testing.T) {
 		l := joinNode(d.nodes[0], near, report{})
 		go io.Copy(io.Discard, far)
 		d.bare.noteName("k")
-		d.nodes[0].tendConnection(l, lookEvery)
+		d.nodes[0].tendConnection(l, 0, lookEvery)
 		if asked > 0 {
 			t.Errorf("asked for credentials %d times", asked)
 		}

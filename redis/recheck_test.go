@@ -3,6 +3,7 @@ package redis_test
 import (
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,6 +51,40 @@ func TestChangedServerIsLeft(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A server that answers late when a look is due is looked at as soon as it answers, and not a second later.
+func TestStalledServerIsLookedAtSoon(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := &hostileServer{turn: 1 << 30}
+		var busyUntil atomic.Int64
+		h := &fakeNetwork{hosts: map[string]func([]string) []byte{"server": func(words []string) []byte {
+			time.Sleep(time.Until(time.Unix(0, busyUntil.Load())))
+			return server.answer(words)
+		}}}
+		d, err := redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, &redis.Options{Dial: h.dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		left := make(chan time.Time, 100)
+		d.Notify(func(e driver.NodeEvent) {
+			if e.State == driver.NodeDown {
+				left <- time.Now()
+			}
+		})
+		time.Sleep(10*time.Second + 600*time.Millisecond)
+		server.mu.Lock()
+		server.info = "maxmemory_policy:volatile-ttl\r\n"
+		server.mu.Unlock()
+		answers := time.Now().Add(450 * time.Millisecond) // the look is due in 400 ms
+		busyUntil.Store(answers.UnixNano())
+		d.Inspect(t.Context(), "k")
+		if late := (<-left).Sub(answers); late > 300*time.Millisecond { // in virtual time
+			t.Errorf("the node was left %v after its answer", late)
+		}
+	})
 }
 
 // Defects that do not make a node unfit appear and disappear with their cause.

@@ -183,7 +183,7 @@ func (n *node) takeVote(l *connection, err error) {
 func (n *node) watchConnection(l *connection, redial *session.Redial, report func()) (next <-chan dialed) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	begin, doubted := time.Now(), false
+	begin, doubted, tended := time.Now(), false, time.Duration(0)
 	w := session.Watch{Votes: l.votes, Replaced: n.place.Replaced(), Looked: l.looked.Load()}
 	for i := 0; ; {
 		report()
@@ -219,7 +219,9 @@ func (n *node) watchConnection(l *connection, redial *session.Redial, report fun
 			}
 			next = n.dialAfterPause(redial)
 		case !w.Stalled:
-			n.tendConnection(l, time.Duration(i)*watchEvery)
+			age := time.Duration(i) * watchEvery
+			n.tendConnection(l, tended, age)
+			tended = age
 		}
 		doubted = w.Doubted
 	}
@@ -235,24 +237,26 @@ func replaceConnection(l *connection, found dialed) <-chan dialed {
 	return next
 }
 
-// tendConnection does the regular work of a connection that answers. age is the age of the connection.
-func (n *node) tendConnection(l *connection, age time.Duration) {
+// tendConnection does the regular work of a connection that answers. It catches up on the work that fell due
+// while the connection did not: before is the age of the connection when it was called last, age the present one.
+func (n *node) tendConnection(l *connection, before, age time.Duration) {
+	due := func(every time.Duration) bool { return age/every > before/every }
 	n.settleDebts(l) // requests that came while the node was coming up, or was cut off again
-	if age%greetEvery == 0 {
+	if due(greetEvery) {
 		n.introduceClient(l)
 	}
-	if age%resubscribePause == 0 && n.currentEvent().State == driver.NodePolling {
+	if due(resubscribePause) && n.currentEvent().State == driver.NodePolling {
 		n.subscribeOver(l) // the permission may have been granted meanwhile
 	}
-	if age%lookEvery == 0 {
+	if due(lookEvery) {
 		n.d.channels.Unsubscribe(l.Link)
 		n.lookForBareKey(l)
 		n.recheckConnection(l)
 	}
-	if age%pingEvery == 0 {
+	if due(pingEvery) {
 		n.measureTrip(l) // otherwise this client would not notice that the other end is gone
 	}
-	if n.place.Replaced() && age%pingEvery == 0 {
+	if n.place.Replaced() && due(pingEvery) {
 		n.d.work.Go(func() { // an isolated master cannot know that another was promoted
 			if n.place.Moved(n.d.ctx, l.server) {
 				l.HangUp(errMoved)
