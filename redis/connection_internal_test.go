@@ -451,3 +451,16 @@ func TestPanicInListEndsItsConnection(t *testing.T) {
 		}
 	})
 }
+
+// The doctor calls a server by its own name and version. Forks also report the version of Redis that they
+// imitate.
+func TestDoctorCallsForksByTheirName(t *testing.T) {
+	t.Parallel()
+	for fork, field := range map[string]string{"Redis": "redis_version", "Valkey": "valkey_version", "Redict": "redict_version"} {
+		e := &nodeExam{hello: map[string]string{"server": "redis"}, info: map[string]string{"gcc_version": "1", "redis_version": "7.2.4"}}
+		e.info[field] = "7.3.6"
+		if err := e.checkVersion(t.Context()); err != nil || len(e.Found) != 1 || e.Found[0].Text != fork+" 7.3.6" {
+			t.Errorf("%s: %v, %+v", fork, err, e.Found)
+		}
+	}
+}

@@ -87,6 +87,7 @@ func TestPermanentErrorNamesFix(t *testing.T) {
 		"1021": {"HY000", "make room", driver.ErrUnavailable},
 		"1044": {"42000", "correct the name of the database, or grant", driver.ErrAuth}, // also if the database does not exist
 		"1142": {"42000", "grant SELECT, INSERT, UPDATE, DELETE", driver.ErrAuth},
+		"1049": {"42000", "create it, or name another", driver.ErrConfig},
 	} {
 		t.Run(number, func(t *testing.T) {
 			forEach(t, []database{onMariaDB, onMySQL}, func(r *rig) {
