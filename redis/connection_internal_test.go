@@ -185,8 +185,8 @@ func TestDeadLinkLeavesTimeToRenew(t *testing.T) {
 		renewing.Go(func() { d.engine.Renew(ctx, []driver.Grant{g}) })
 		start, opened := time.Now(), make(chan time.Duration, 100)
 		d.nodes[0].net.Dialer.Dial = func(context.Context, string, string) (net.Conn, error) {
-			if l.Ended() {
-				t.Error("the link was given up before another was open")
+			if len(opened) == 0 && l.Ended() {
+				t.Error("the link was given up before the client tried to open another")
 			}
 			opened <- time.Since(start)
 			return nil, syscall.ECONNREFUSED
