@@ -462,7 +462,7 @@ func TestCertificatesAreReadForEachConnection(t *testing.T) {
 	}
 	put(old)
 	var conns connections
-	at := "rediss://" + r.servers[0].Addr() + "?timeout=5s&ca=" + files[0] + "&cert=" + files[1] + "&key=" + files[2]
+	at := "rediss://" + r.servers[0].Addr() + "?timeout=" + busyTimeout().String() + "&ca=" + files[0] + "&cert=" + files[1] + "&key=" + files[2]
 	events := make(chan driver.NodeEvent, 100)
 	d, err := redis.Open(t.Context(), at, &redis.Options{Dial: conns.dial})
 	if err != nil {

@@ -101,7 +101,7 @@ func TestClusterUserNeedsNoMorePermissions(t *testing.T) {
 		ACL: []string{"locker" + user + rights, "poor" + user + strings.ReplaceAll(rights, "+cluster|slots", "")},
 	}})
 	open := func(user string) (*redis.Driver, error) {
-		return redis.Open(t.Context(), fmt.Sprintf("redis+cluster://%s:secret@%s?timeout=5s", user, r.servers[0].Addr()), nil)
+		return redis.Open(t.Context(), fmt.Sprintf("redis+cluster://%s:secret@%s?timeout="+busyTimeout().String(), user, r.servers[0].Addr()), nil)
 	}
 	d, err := open("locker")
 	if err != nil {
@@ -118,7 +118,7 @@ func TestClusterUserNeedsNoMorePermissions(t *testing.T) {
 	if !errors.Is(err, driver.ErrAuth) {
 		t.Errorf("Open() = %v without a right, want driver.ErrAuth", err)
 	}
-	found, err := runDoctor(t.Context(), fmt.Sprintf("redis+cluster://poor:secret@%s?timeout=5s", r.servers[0].Addr()), 0, nil)
+	found, err := runDoctor(t.Context(), fmt.Sprintf("redis+cluster://poor:secret@%s?timeout="+busyTimeout().String(), r.servers[0].Addr()), 0, nil)
 	if err != nil || len(found) == 0 || !strings.Contains(found[0].Fix, "+cluster|slots") {
 		t.Errorf("Diagnose() = %+v, %v", found, err)
 	}

@@ -369,7 +369,7 @@ func TestClusterIsReachedThroughOneName(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			r := startCluster(t, &redisproc.ClusterOptions{Masters: 2, Server: redisproc.Options{TLS: cert, Args: append(args, "--tls-cluster", "yes")}})
 			_, port, _ := strings.Cut(r.servers[0].Addr(), ":")
-			d, err := redis.Open(t.Context(), "rediss+cluster://localhost:"+port+"?timeout=5s&ca="+cert.Cert, nil)
+			d, err := redis.Open(t.Context(), "rediss+cluster://localhost:"+port+"?timeout="+busyTimeout().String()+"&ca="+cert.Cert, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

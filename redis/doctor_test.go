@@ -828,7 +828,7 @@ func TestReplayNeedsPermissionsForWholeFile(t *testing.T) {
 			r := startWith(t, &redisproc.Options{
 				AppendOnly: "always", ACL: []string{"default on nopass ~* &* +@all -" + right, "locker on >" + secret + " ~* &* +@all"},
 			})
-			found, err := runDoctor(t.Context(), "redis://locker:"+secret+"@"+r.servers[0].Addr()+"?timeout=5s", 0, nil)
+			found, err := runDoctor(t.Context(), "redis://locker:"+secret+"@"+r.servers[0].Addr()+"?timeout="+busyTimeout().String(), 0, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -841,7 +841,7 @@ func TestReplayNeedsPermissionsForWholeFile(t *testing.T) {
 
 func TestDoctorFindsQuarantineOffWithFailover(t *testing.T) {
 	c := startReplicatedPair(t)
-	url := fmt.Sprintf("redis+replicas://%s,%s/0?timeout=5s&quarantine=off", c.servers[0].Addr(), c.servers[1].Addr())
+	url := fmt.Sprintf("redis+replicas://%s,%s/0?timeout="+busyTimeout().String()+"&quarantine=off", c.servers[0].Addr(), c.servers[1].Addr())
 	found, err := runDoctor(t.Context(), url, 0, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -666,7 +666,7 @@ func TestSentinelsAndServersHaveSeparatePasswords(t *testing.T) {
 		Sentinels: 1, Servers: 2, Server: redisproc.Options{Password: "servers-secret"}, Sentinel: redisproc.Options{Password: "sentinels-secret"},
 	})
 	open := func(server, sentinel string) error {
-		url := fmt.Sprintf("redis+sentinel://:%s@%s/%s/0?sentinel_password=%s&quarantine=off&timeout=5s",
+		url := fmt.Sprintf("redis+sentinel://:%s@%s/%s/0?sentinel_password=%s&quarantine=off&timeout="+busyTimeout().String(),
 			server, b.group.Addrs()[0], redisproc.GroupName, sentinel)
 		d, err := redis.Open(t.Context(), url, nil)
 		if err == nil {
@@ -691,7 +691,7 @@ func TestTLSCoversSentinelsAndServers(t *testing.T) {
 	}
 	secure := redisproc.Options{TLS: cert}
 	b := startSentinelGroup(t, &redisproc.GroupOptions{Sentinels: 1, Servers: 2, Server: secure, Sentinel: secure})
-	rest := fmt.Sprintf("+sentinel://%s/%s?quarantine=off&timeout=5s", b.group.Addrs()[0], redisproc.GroupName)
+	rest := fmt.Sprintf("+sentinel://%s/%s?quarantine=off&timeout="+busyTimeout().String(), b.group.Addrs()[0], redisproc.GroupName)
 	d, err := redis.Open(t.Context(), "rediss"+rest+"&ca="+cert.Cert, nil)
 	if err != nil {
 		t.Fatal(err)

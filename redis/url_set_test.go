@@ -12,7 +12,7 @@ import (
 func TestURLSetSurvivesOneFailover(t *testing.T) {
 	c := startReplicatedPair(t)
 	plain := redistest.StartN(t, 2)
-	url := fmt.Sprintf("redis+replicas://%s,%s?maxttl=%v&timeout=5s redis://%s redis://%s",
+	url := fmt.Sprintf("redis+replicas://%s,%s?maxttl=%v&timeout="+busyTimeout().String()+" redis://%s redis://%s",
 		c.servers[0].Addr(), c.servers[1].Addr(), briefMaxTTL, plain[0].Addr(), plain[1].Addr())
 	open := func(opts *redis.Options) *redis.Driver {
 		t.Helper()

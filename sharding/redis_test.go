@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 	"github.com/holdfast-go/holdfast/locktest"
 	"github.com/holdfast-go/holdfast/redis"
@@ -31,7 +32,7 @@ func startRedis(t *testing.T) *redisSets {
 func (r *redisSets) openDriver(prefix string, list ...sharding.Set) (*sharding.Driver, error) {
 	var sets []sharding.Set
 	for _, s := range list {
-		d, err := redis.New(context.Background(), []redis.Node{r.nodes[s.Name]}, &redis.Options{Prefix: prefix, Timeout: 5 * time.Second})
+		d, err := redis.New(context.Background(), []redis.Node{r.nodes[s.Name]}, &redis.Options{Prefix: prefix, Timeout: pace.Scale(5 * time.Second)})
 		if err != nil {
 			for _, s := range sets {
 				s.Driver.Close()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/redis"
 	"github.com/holdfast-go/holdfast/sharding"
 )
@@ -18,7 +19,7 @@ func (b *bench) program(sets map[string]string) (*holdfast.Client, *sharding.Dri
 	b.t.Helper()
 	var all []sharding.Set
 	for name, addr := range sets {
-		d, err := redis.New(b.t.Context(), []redis.Node{{Addr: addr}}, &redis.Options{Timeout: 5 * time.Second})
+		d, err := redis.New(b.t.Context(), []redis.Node{{Addr: addr}}, &redis.Options{Timeout: pace.Scale(5 * time.Second)})
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -58,7 +59,7 @@ func TestCommandFindsShardOfName(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 2)
 	first, second := b.servers[0].Addr(), b.servers[1].Addr()
-	b.backend = fmt.Sprintf("a=redis://%s?timeout=5s b=redis://%s?timeout=5s", first, second)
+	b.backend = fmt.Sprintf("a=redis://%[1]s?timeout=%[3]v b=redis://%[2]s?timeout=%[3]v", first, second, pace.Scale(5*time.Second))
 	client, d := b.program(map[string]string{"a": first, "b": second})
 	for i, home := range []string{"a", "b"} {
 		name := nameIn(d, home)
