@@ -33,8 +33,9 @@ import (
 // longTTL is a TTL that does not end within a test.
 const longTTL = 40 * time.Second
 
-// busyTimeout bounds the check of a connection on a busy machine.
-func busyTimeout() time.Duration { return pace.Scale(5 * time.Second) }
+// busyTimeout bounds the check of a connection on a busy machine. It is longer than the default at any pace, and some
+// tests wait for its end.
+func busyTimeout() time.Duration { return min(pace.Scale(5*time.Second), 10*time.Second) }
 
 // patience returns how long an event may take that is certain to come.
 func patience() time.Duration { return fixture.Patience() }
