@@ -61,18 +61,19 @@ func (r *rig) wantOneFinding(dsn, check string, v driver.Verdict, words ...strin
 	}
 }
 
-// useConnections has the test use n connections of the server. Until then the server may refuse some: it needs a
-// moment to notice that others are closed.
+// useConnections has n connections of the server be in use. A connection that is being closed counts for a moment,
+// so useConnections looks several times.
 func (r *rig) useConnections(dsn string, n int) {
 	r.Helper()
-	used := int(r.pool.Stat().TotalConns())
+	looks := 0
 	r.Eventually("the connections are in use", func() bool {
-		conn, err := pgx.Connect(r.Context(), dsn)
-		if err == nil {
-			r.Cleanup(func() { conn.Close(context.Background()) })
-			used++
+		if looks++; r.countRows("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'") < n {
+			looks = 0
+			if conn, err := pgx.Connect(r.Context(), dsn); err == nil {
+				r.Cleanup(func() { conn.Close(context.Background()) })
+			}
 		}
-		return used >= n
+		return looks == 5
 	})
 }
 
@@ -179,7 +180,7 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 	t.Run("connections that are used up", func(t *testing.T) {
 		s := startDurable(t, "max_connections=14")
 		r := newRigOn(t, s)
-		r.useConnections(s.DSN(), 10) // and leaves some to the doctor, which closes one before it opens the next
+		r.useConnections(s.DSN(), 11) // and leaves some to the doctor, which closes one before it opens the next
 		r.wantOneFinding(s.DSN(), "connections", driver.VerdictWarning, "of 14 connections", "pool_max_conns")
 	})
 	t.Run("no connection that is left", func(t *testing.T) {
