@@ -228,7 +228,7 @@ func (c *claim) findNode(ctx context.Context) error {
 	}
 	if all.err == nil {
 		for name := range all.reply.names() {
-			if e, ok := readEntry(name); ok && e.owner == c.owner { // with any number
+			if e, ok := readEntry(name); ok && e.owner() == c.owner { // with any number
 				c.path = folder + "/" + name
 			}
 		}
@@ -363,7 +363,7 @@ func (c *claim) watchLine(ctx context.Context, l []entry, place int) (*watches, 
 	if errors.Is(first.err, codeNoNode) {
 		l, first, known = l[1:], watched, place == 2
 	}
-	held := &driver.HeldError{Owner: l[0].owner, Waiters: len(l) - 2} // without the holder and the claim itself
+	held := &driver.HeldError{Owner: l[0].owner(), Waiters: len(l) - 2} // without the holder and the claim itself
 	if known {
 		v := readValue(first.reply.bytes())
 		held.Holder, held.Since, held.Remaining = v.Holder, v.Since, v.TTL
@@ -387,7 +387,7 @@ func (c *claim) awaitTurn(ctx context.Context, w *watches) error {
 
 // heldBy returns a HeldError for the first entry of the line.
 func (c *claim) heldBy(ctx context.Context, l []entry) error {
-	held := &driver.HeldError{Owner: l[0].owner, Waiters: len(l) - 1}
+	held := &driver.HeldError{Owner: l[0].owner(), Waiters: len(l) - 1}
 	if c.path != "" {
 		held.Waiters-- // do not count the claim itself
 	}

@@ -39,7 +39,7 @@ func (l lineUp) owner() string {
 	if len(l.entries) == 0 {
 		return ""
 	}
-	return l.entries[0].owner
+	return l.entries[0].owner()
 }
 
 func (l lineUp) waiterCount() int { return max(len(l.entries)-1, 0) }
@@ -338,7 +338,7 @@ func (d *Driver) Queue(ctx context.Context, key string, limit int) (waiters []dr
 				continue // the waiter has left meanwhile
 			}
 			v := readValue(r.reply.bytes())
-			waiters = append(waiters, driver.Waiter{Owner: queue[i].owner, Holder: v.Holder, Since: v.Since})
+			waiters = append(waiters, driver.Waiter{Owner: queue[i].owner(), Holder: v.Holder, Since: v.Since})
 		}
 		return nil
 	})

@@ -42,18 +42,23 @@ func readValue(text []byte) (v value) {
 // because two clients must not add different offsets.
 func tokenOf(czxid int64) int64 { return czxid * driverkit.Block }
 
-// entry is a child of a lock's folder.
+// entry is a child of a lock's folder. It is small, because a queue may have many.
 type entry struct {
-	name  string // empty: no node
-	owner string
-	seq   int32
+	name string // empty: no node
+	seq  int32
+}
+
+// owner returns the owner whose claim has created the child.
+func (e entry) owner() string {
+	owner, _, _ := strings.Cut(e.name, "-")
+	return owner
 }
 
 // readEntry parses the name of a child. The child of another program has no owner.
 func readEntry(name string) (e entry, ok bool) {
 	owner, seq, ok := strings.Cut(name, "-")
 	n, err := strconv.ParseInt(seq, 10, 32)
-	return entry{name, owner, int32(n)}, ok && err == nil && owner != "" && len(seq) >= minDigits
+	return entry{name, int32(n)}, ok && err == nil && owner != "" && len(seq) >= minDigits
 }
 
 // minDigits is the minimal number of digits of a sequence number. Shorter names are skipped, so that they cost no
@@ -83,7 +88,7 @@ func (r *request) lineEntries() (l []entry, err error) {
 
 // placeOf returns the index of an owner in the line; -1: not found.
 func placeOf(owner string, l []entry) int {
-	return slices.IndexFunc(l, func(e entry) bool { return e.owner == owner })
+	return slices.IndexFunc(l, func(e entry) bool { return e.owner() == owner })
 }
 
 // folderOf returns the path of the folder of a lock.

@@ -460,23 +460,20 @@ func (s *session) sweepStrays() {
 // clearStrays deletes the nodes of strays that exist.
 func (s *session) clearStrays(strays map[string]stray) {
 	ctx := s.d.calls.Work
-	folders := make(map[string]*request)
-	all := []*request{syncWith(s.d.root)}
+	folders := make(map[string]bool)
 	for _, n := range strays {
-		if folders[n.folder] == nil {
-			folders[n.folder] = getChildren(n.folder)
-			all = append(all, folders[n.folder])
+		folders[n.folder] = true
+	}
+	for folder := range folders { // one at a time: each may have many waiters
+		r := getChildren(folder)
+		if s.sendAll(ctx, syncWith(s.d.root), r) != nil {
+			return // the next sweep looks again
 		}
-	}
-	if s.sendAll(ctx, all...) != nil {
-		return // the next sweep looks again
-	}
-	for folder, r := range folders {
 		if r.err != nil {
 			continue
 		}
 		for name := range r.reply.names() {
-			if e, ok := readEntry(name); ok && strays[e.owner].folder == folder {
+			if e, ok := readEntry(name); ok && strays[e.owner()].folder == folder {
 				s.deleteNode(ctx, folder+"/"+name, func() {})
 			}
 		}

@@ -210,14 +210,17 @@ var floods = []flood{
 	{"etcd", "events", "etcd://%s", nil},
 }
 
-// zkNames answers each request with as many names as a packet of 5 MB has room for.
+var zkConns atomic.Int64
+
+// zkNames answers each request with as many names as a packet of 5 MB has room for, or of 1 MB: the client's bound is not
+// known here.
 func zkNames(conn net.Conn) {
 	if zkWelcome(conn) != nil {
 		return
 	}
 	name := append(binary.BigEndian.AppendUint32(nil, 13), "a.1-000000000"...)
-	const count = (5<<20 - 1000) / 17
-	names := binary.BigEndian.AppendUint32(nil, count)
+	count := []int{(5<<20 - 1000) / 17, (1<<20 - 1000) / 17}[zkConns.Add(1)%2]
+	names := binary.BigEndian.AppendUint32(nil, uint32(count))
 	for i := range count {
 		names = append(names, name[:8]...)
 		names = strconv.AppendInt(names, int64(100_000_000+i), 10)
