@@ -219,8 +219,9 @@ CREATE OR REPLACE FUNCTION holdfast.enter(
 	OUT o_blocked boolean, OUT o_token bigint, OUT o_owner text, OUT o_holder jsonb, OUT o_age bigint, OUT o_left bigint, OUT o_waiters bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
-	at   timestamptz;
-	free boolean;
+	at    timestamptz;
+	free  boolean;
+	place tid;
 BEGIN
 	o_blocked := false;
 	IF NOT pg_try_advisory_lock(holdfast.turnstile(p_name)) THEN
@@ -234,7 +235,8 @@ BEGIN
 		o_blocked := true;
 	END IF;
 	-- The one before has left the turnstile in the statement that frees the row, before that is committed: this waits for the commit.
-	SELECT owner IS NULL AND NOT queued INTO free FROM holdfast.lock WHERE name = p_name FOR NO KEY UPDATE;
+	-- While an old snapshot keeps dead versions of the row, a search by name visits each of them, so there is one search.
+	SELECT owner IS NULL AND NOT queued, ctid INTO free, place FROM holdfast.lock WHERE name = p_name FOR NO KEY UPDATE;
 	IF NOT FOUND THEN -- the row was purged; the client asks for it to be made
 		o_waiters := 0;
 		RETURN;
@@ -242,7 +244,7 @@ BEGIN
 	IF free THEN
 		at := clock_timestamp();
 		UPDATE holdfast.lock SET token = holdfast.next(token, at), since = at, owner = p_owner, holder = p_holder,
-			expires = at + p_ttl * interval '1 microsecond' WHERE name = p_name RETURNING token INTO o_token;
+			expires = at + p_ttl * interval '1 microsecond' WHERE ctid = place RETURNING token INTO o_token;
 		RETURN;
 	END IF;
 	SELECT a.o_token, a.o_owner, a.o_holder, a.o_age, a.o_left, a.o_waiters INTO o_token, o_owner, o_holder, o_age, o_left, o_waiters
@@ -255,8 +257,8 @@ DECLARE
 	at timestamptz := clock_timestamp();
 BEGIN
 	IF p_keep = 0 AND NOT p_bury THEN
-		UPDATE holdfast.lock SET owner = NULL, holder = NULL, expires = at + interval '200 milliseconds' WHERE name = (
-			SELECT name FROM holdfast.lock WHERE name = p_name AND owner = p_owner AND NOT queued FOR UPDATE SKIP LOCKED);
+		UPDATE holdfast.lock SET owner = NULL, holder = NULL, expires = at + interval '200 milliseconds' WHERE ctid = (
+			SELECT ctid FROM holdfast.lock WHERE name = p_name AND owner = p_owner AND NOT queued FOR UPDATE SKIP LOCKED);
 	END IF;
 	IF FOUND THEN
 		PERFORM set_config('synchronous_commit', 'off', true);

@@ -437,6 +437,32 @@ func TestAdoptionSetsSince(t *testing.T) {
 	}
 }
 
+// A search by name visits all versions of the row that an old snapshot keeps.
+func TestTurnSearchesRowTwice(t *testing.T) {
+	r := startRig(t)
+	d := r.newDriver()
+	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+	tx := r.beginTx()
+	countSearches := func() (n int) {
+		r.Helper()
+		r.Must(tx.QueryRow(r.Within(), r.in(`SELECT pg_stat_get_xact_numscans('holdfast.lock'::regclass)
+			+ pg_stat_get_xact_numscans('holdfast.lock_pkey'::regclass)`)).Scan(&n))
+		return n
+	}
+	before := countSearches() // of earlier transactions of the session
+	var token *int64
+	r.Must(tx.QueryRow(r.Within(), r.in("SELECT o_token FROM holdfast.enter('k', 'owner', 10000000, '{}', 1000000, 8000000)")).Scan(&token))
+	_, err := tx.Exec(r.Within(), r.in("SELECT holdfast.leave('k', 'owner', 0, false)"))
+	r.Must(err)
+	if n := countSearches() - before; token == nil || n != 2 {
+		t.Errorf("token %v with %d searches for the row, want a token with one search to take the lock and one to free it", token, n)
+	}
+	r.Must(tx.Commit(r.Within()))
+	if owners := r.countRows("SELECT count(*) FROM holdfast.lock WHERE owner IS NOT NULL"); owners > 0 {
+		t.Error("the lock is not free")
+	}
+}
+
 // The server parses and plans a function that is not inlined at each call, which costs more than a hand-over.
 func TestFunctionsInSQLAreInlined(t *testing.T) {
 	r := startRig(t)
