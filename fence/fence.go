@@ -29,6 +29,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/holdfast-go/holdfast"
 )
@@ -36,6 +37,9 @@ import (
 // ErrStale is returned when another holder has written or claimed with a later token. The error is a
 // *StaleError.
 var ErrStale = errors.New("stale fencing token")
+
+// ErrAhead is returned for a token that is further ahead of the clock than Guard.MaxAhead allows.
+var ErrAhead = errors.New("fencing token ahead of the clock")
 
 // StaleError is the error of a rejected token, with the reason. It matches ErrStale.
 type StaleError struct {
@@ -71,6 +75,13 @@ func (e *StaleError) Is(target error) bool { return target == ErrStale }
 // Guard checks the tokens of writes to storage in this process. The zero value
 // is ready. It is safe for concurrent use, and must not be copied.
 type Guard struct {
+	// MaxAhead bounds how far a token may be ahead of this process's clock, for storages whose callers may lie:
+	// one token from the far future would have all real holders rejected until Forget. Tokens start at a clock of
+	// the service or its clients, in microseconds since 1970, or lower, and rise more slowly than that clock. An
+	// hour is enough unless a clock was further ahead: then real holders are rejected until this one has caught
+	// up. 0: tokens are not compared with the clock. Set it before the first use.
+	MaxAhead time.Duration
+
 	mu   sync.Mutex // guards keys and entry.users; locked before entry.mu, never while entry.mu is held
 	keys map[string]*entry
 }
@@ -88,13 +99,16 @@ type entry struct {
 // to the same key runs; other keys are not affected. The token is recorded before write runs and stays
 // recorded if write fails or panics, so that no earlier holder may write after that.
 //
-// For a stale token Do returns a *StaleError and does not call write. write must not call the Guard for the
-// same key.
+// For a stale token Do returns a *StaleError, and for one beyond MaxAhead ErrAhead; it does not call write then.
+// write must not call the Guard for the same key.
 func (g *Guard) Do(key string, token holdfast.Token, owner string, write func() error) error {
 	e := g.useEntry(key)
 	defer g.leaveEntry(e)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if err := g.checkClock(key, token); err != nil {
+		return err
+	}
 	if err := e.admitToken(key, token, owner); err != nil {
 		return err
 	}
@@ -116,6 +130,9 @@ func (g *Guard) Check(key string, token holdfast.Token, owner string) error {
 	defer g.leaveEntry(e)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if err := g.checkClock(key, token); err != nil {
+		return err
+	}
 	return e.checkToken(key, token, owner)
 }
 
@@ -159,6 +176,14 @@ func (g *Guard) leaveEntry(e *entry) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	e.users--
+}
+
+// checkClock returns the error for a token that is too far ahead of the clock.
+func (g *Guard) checkClock(key string, token holdfast.Token) error {
+	if g.MaxAhead <= 0 || int64(token) <= time.Now().Add(g.MaxAhead).UnixMicro() {
+		return nil
+	}
+	return fmt.Errorf("%w: token %d of %q is more than %v ahead, so no lease has it, or a clock is wrong", ErrAhead, token, key, g.MaxAhead)
 }
 
 // checkToken returns the error for a token. The caller holds mu.

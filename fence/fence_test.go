@@ -2,9 +2,13 @@ package fence_test
 
 import (
 	"errors"
+	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence"
@@ -184,4 +188,27 @@ func TestErrorDistinguishesServicesFromLateHolder(t *testing.T) {
 			t.Errorf("%d after %d: %v; want that it names another service: %v", row.token, row.seen, err, row.other)
 		}
 	}
+}
+
+// A token from the far future would have every real holder rejected.
+func TestTokenAheadOfClockIsNotRecorded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		now := holdfast.Token(time.Now().UnixMicro())
+		g := fence.Guard{MaxAhead: time.Hour}
+		far := now + holdfast.Token(time.Hour/time.Microsecond) + 1
+		if w := sendRequest(&g, http.MethodPut, leaseHeaders("ledger", strconv.FormatInt(int64(far), 10), "stranger")...); w.Code != http.StatusPreconditionFailed {
+			t.Errorf("status %d, want 412", w.Code)
+		}
+		for _, err := range []error{g.Check("ledger", far, "stranger"), g.Claim("ledger", far, "stranger")} {
+			if !errors.Is(err, fence.ErrAhead) {
+				t.Errorf("error %v, want ErrAhead", err)
+			}
+		}
+		for _, token := range []holdfast.Token{1, now, far - 1} {
+			if err := g.Claim("ledger", token, "holder"); err != nil {
+				t.Errorf("token %d: %v", token, err)
+			}
+		}
+	})
 }

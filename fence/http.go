@@ -32,9 +32,9 @@ func SetHeader(h http.Header, lease *holdfast.Lease) {
 //
 // Handler trusts the headers. A sender can name a token that no lease has, and then the real holders get 412
 // until Forget. So authenticate callers in a handler around this one, and pass on only requests of callers
-// that may hold the lock.
+// that may hold the lock. Guard.MaxAhead bounds the harm.
 //
-// Rejections: 412 for a stale token, with the highest token seen in Holdfast-Token; 428 if the headers are
+// Rejections: 412 for a stale token or one beyond MaxAhead, with the highest token seen in Holdfast-Token; 428 if the headers are
 // missing; 400 if they cannot be parsed.
 func (g *Guard) Handler(key func(*http.Request) string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
