@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# client-go: with ReleaseOnCancel, the context of a leader that has lost contact ends after another leads.
+# client-go: with ReleaseOnCancel, the context of a leader that has lost its connection ends only after another replica leads.
 #
 # Versions: client-go 0.37.2.
-# Expected: a leader that cannot renew for RenewDeadline stops leading, and the context of OnStartedLeading ends then, before
-#           LeaseDuration is over: that is why RenewDeadline has to be the shorter of the two.
-# Seen:     requests of the first leader get no answer from some moment on. After RenewDeadline (10 s) it tries to give the Lease
-#           back first, for another RenewDeadline, and ends the context only then. The second leads meanwhile, after
-#           LeaseDuration (15 s). Without ReleaseOnCancel the context ends before.
-# Locks:    two leaders work at once for some seconds, in the setting that its users choose for quick hand-overs.
-# Holdfast: the context of a leader ends with its lease, by the local clock; nothing has to be sent or answered first.
+# Expected: a leader that cannot renew for RenewDeadline stops leading: the context of OnStartedLeading ends then, before LeaseDuration is
+#           over. For that reason RenewDeadline must be the shorter of the two.
+# Seen:     requests of the first leader get no answer from some moment on. After RenewDeadline (10 s) it first tries to release the
+#           Lease, for another RenewDeadline, and ends the context only then. The second leads meanwhile, after LeaseDuration (15 s).
+#           Without ReleaseOnCancel the context ends in time.
+# Locks:    two leaders work at once for some seconds, with the setting that users choose for quick hand-overs.
+# Holdfast: the context of a leader ends with its lease, by the local clock; that needs no request and no answer.
 # Output:   client-go-release-delays-lost-leader: as stated: ReleaseOnCancel false: context ended, second leads; true: second leads, context ended
 . "$(dirname "$0")/lib.sh"
 seen=$(run_go k8s.io/client-go@v0.37.2 <<'GO'

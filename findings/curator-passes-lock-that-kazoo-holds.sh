@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Curator and kazoo on one path of ZooKeeper: kazoo can be told to wait for Curator's locks, and Curator takes those of kazoo.
+# Curator and kazoo on one path of ZooKeeper: kazoo can wait for locks of Curator, but Curator takes locks that kazoo holds.
 #
 # Versions: Curator 5.9.0 and kazoo 2.11.0 on ZooKeeper 3.9.6.
-# Expected: kazoo's documentation of extra_lock_patterns: with it a lock counts the nodes of other clients as contenders, for compatibility
-#           with their implementations. Both libraries follow the recipe: lowest sequence number first.
-# Seen:     with extra_lock_patterns=["-lock-"] kazoo waits for Curator's lock. The other way round Curator acquires at once: it sorts by
-#           the text behind "lock-", which kazoo's nodes do not have, so they come after its own. Both hold the lock.
-# Locks:    a service in Python and one in Java share a path, a test in one order passes, and the other order excludes nobody.
-# Holdfast: its pages name the libraries with which it shares locks, and others hold locks of their own.
+# Expected: kazoo's documentation of extra_lock_patterns: a lock then counts the nodes of other clients as contenders, for compatibility
+#           with their implementations. Both libraries follow the recipe: the lowest sequence number is first.
+# Seen:     with extra_lock_patterns=["-lock-"] kazoo waits for Curator's lock. In the other order Curator acquires at once: it sorts by
+#           the text after "lock-", which kazoo's nodes do not have, so they sort after its own node. Both hold the lock.
+# Locks:    a Python service and a Java service share a path. A test in one order passes, and the other order excludes nobody.
+# Holdfast: its pages name the libraries with which it shares locks; no other library uses its keys.
 # Output:   curator-passes-lock-that-kazoo-holds: as stated: Curator first: kazoo acquired False; kazoo first: Curator acquired true, kazoo holds True
 . "$(dirname "$0")/lib.sh"
 start_zookeeper

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# etcd: a lease is granted for longer than was asked, and how much longer depends on a flag about elections.
+# etcd: a lease is granted for longer than requested, and the difference depends on an election flag.
 #
 # Versions: etcd 3.4.
-# Expected: the API's documentation: the request's TTL is advisory, and the answer has the one that the server chose. A lease of 1 s is
-#           a valid request, and nothing in it has to do with elections.
-# Seen:     asked for 1 s, a server gives 2 s with the default election timeout and 8 s with one of 5 s: the shortest lease is one and
-#           a half election timeouts, rounded up to seconds.
-# Locks:    an operator who raises the election timeout for a slow network makes each dead holder's short lock last longer.
+# Expected: the API's documentation: the requested TTL is advisory, and the answer has the TTL that the server chose. A lease of 1 s is a
+#           valid request, and has nothing to do with elections.
+# Seen:     for 1 s, a server grants 2 s with the default election timeout, and 8 s with an election timeout of 5 s: the shortest lease is
+#           one and a half election timeouts, rounded up to seconds.
+# Locks:    an operator who raises the election timeout for a slow network prolongs the locks of all dead holders.
 # Holdfast: rejects a TTL for which the server grants a longer lease, with an error that names --election-timeout.
 # Output:   etcd-lease-is-longer-than-asked: as stated: asked 1 s: granted 2 s by default, 8 s with an election timeout of 5 s
 . "$(dirname "$0")/lib.sh"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# etcd: a read that is sorted by creation, with a limit and without an order, returns another key than the oldest.
+# etcd: a read that is sorted by creation, with a limit and without an order, does not return the oldest key.
 #
 # Versions: etcd 3.4 of Debian, etcd client 3.7.3.
-# Expected: a range of sort_target CREATE and limit 1 returns the key that was created first, as it does with sort_order ASCEND. Without
-#           a limit and an order the keys come in the order of their creation, so that ASCEND seems to be the default.
-# Seen:     without an order etcd first cuts the range to limit+1 keys by their names, and then sorts these. So do POST /v3/kv/range, and
-#           clientv3.WithSort(SortByCreateRevision, SortNone) with WithLimit(1).
-# Locks:    waiters put a key each, and the oldest has the lock. Who asks without an order who is first gets the wrong holder once three keys
-#           wait whose names are not in the order of their creation, and takes, or deletes, the wrong lock.
+# Expected: a range of sort_target CREATE and limit 1 returns the key that was created first, as it does with sort_order ASCEND. Without a
+#           limit and an order the keys come in the order of their creation, so that ASCEND seems to be the default.
+# Seen:     without an order, etcd first cuts the range to limit+1 keys by name, and then sorts these. POST /v3/kv/range and
+#           clientv3.WithSort(SortByCreateRevision, SortNone) with WithLimit(1) do the same.
+# Locks:    each waiter puts a key, and the oldest key has the lock. A client that reads the first key without an order gets the wrong
+#           holder if three keys wait whose names are not in the order of creation. It then takes or deletes the wrong lock.
 # Holdfast: names the order in each read that has a limit and another target than the key.
 # Output:   etcd-limit-cuts-before-sort: as stated: all by creation: queue/c queue/a queue/b; the first one without an order: queue/a, ascending: queue/c; client: queue/a, ascending: queue/c
 . "$(dirname "$0")/lib.sh"

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# etcd: a lock taken by the server's own call, without a lease, is another's a minute later.
+# etcd: a lock that was taken by the server's Lock call without a lease passes to another client a minute later.
 #
 # Versions: etcd 3.4.
-# Expected: the call v3lock Lock takes a lease, whose end frees the lock, and waits without one as well. A lock that was given no lease
-#           has none that could end: it is held until Unlock.
-# Seen:     the server makes a lease of 60 s, does not name it, and does not renew it. A second caller waits, and gets the lock when
-#           that lease ends, while the first has not unlocked and has had no error. Unlock of the first answers as of a lock held.
-# Locks:    clients of languages without a session of their own call this service, and their locks last a minute.
-# Holdfast: makes, names and renews its own lease, and is told by its clock when that ends.
+# Expected: the call v3lock Lock accepts a lease, whose end frees the lock, and also works without one. A lock without a lease should be
+#           held until Unlock.
+# Seen:     the server creates a lease of 60 s, does not return it, and does not renew it. A second caller waits, and gets the lock when
+#           that lease ends, although the first has not unlocked and has received no error. Unlock of the first succeeds as if it held the
+#           lock.
+# Locks:    clients in languages without a session library call this service, and their locks last for one minute.
+# Holdfast: creates and renews its own lease, and knows the end of the lease by its own clock.
 # Output:   etcd-lock-call-without-lease-ends: as stated: first has it, second waits; second has it while first did not unlock; unlock of the first: HTTP 200
 . "$(dirname "$0")/lib.sh"
 start_etcd

@@ -3,10 +3,12 @@
 #
 # Versions: go.etcd.io/etcd/client/v3 3.7.3 on etcd 3.4.
 # Expected: package concurrency: a Mutex excludes others as a sync.Mutex does, and Lock waits while the mutex is locked.
-# Seen:     a Mutex's key is the name and the session's lease. The second Mutex finds that key, takes it for its own, and Lock returns
-#           at once. Unlock of one of the two deletes the key, and a third client gets the lock while the other still works.
-# Locks:    a session costs a keepalive stream, so a process has one for all its goroutines: for these there is no lock.
-# Holdfast: lines up the callers of one process itself, and each attempt has a key of its own on etcd, also under a shared lease.
+# Seen:     the key of a Mutex consists of the name and the session's lease. The second Mutex finds that key, treats it as its own, and
+#           Lock returns at once. Unlock of one of the two deletes the key, and a third client gets the lock while the other Mutex is
+#           still locked.
+# Locks:    a session costs a keepalive stream, so a process shares one between its goroutines. For these goroutines the lock excludes
+#           nobody.
+# Holdfast: queues the callers of one process itself. Each attempt has its own key on etcd, also under a shared lease.
 # Output:   etcd-two-mutexes-of-one-session: as stated: first locked, second locked, a stranger locked while second works
 . "$(dirname "$0")/lib.sh"
 start_etcd

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# etcdctl lock: the command that it started works on after the lock has gone to another, and nobody tells it.
+# etcdctl lock: the command that it started continues after another client has the lock, and is not notified.
 #
 # Versions: etcdctl 3.6.16 with etcd 3.4.
 # Expected: etcdctl's page: the lock is held until etcdctl is terminated.
 # Seen:     the network of the first etcdctl hangs for longer than the lock's TTL. The second one gets the lock and starts its command.
-#           When the network is back, the first etcdctl is there and so is its command; 5 s later both still run.
-# Locks:    what etcdctl lock protects is done by two at once after a network failure, or a pause, of some seconds.
+#           When the network is back, the first etcdctl and its command still run; 5 s later both commands run.
+# Locks:    after a network failure, or a pause, of some seconds, two commands do the work at once that etcdctl lock should protect.
 # Holdfast: holdfast run ends its command before another can have the lock.
 # Output:   etcdctl-lock-lets-command-outlive-lock: as stated: first command runs, second command runs; 5 s after the network is back: both run
 . "$(dirname "$0")/lib.sh"

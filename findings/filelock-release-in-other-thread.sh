@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# filelock: release() in another thread than acquire() does nothing, and nobody is told.
+# filelock: release() in another thread than acquire() does nothing, and reports nothing.
 #
 # Versions: filelock 4.3.1 on Linux.
-# Expected: its documentation of release: it releases the lock. An object that does not have the lock would say so, as threading.Lock does.
-# Seen:     a lock object keeps its state for each thread. A thread acquires, another one releases: no error, no lock freed. is_locked is
-#           False in the second thread and True in the first; another process still finds the file locked.
+# Expected: its documentation of release: it releases the lock. An object that does not have the lock should report that, as
+#           threading.Lock does.
+# Seen:     a lock object keeps its state per thread. One thread acquires, another one releases: no error, and the lock stays held.
+#           is_locked is False in the second thread and True in the first; another process still finds the file locked.
 # Locks:    a program that acquires in one thread and releases in a pool, a callback or a finalizer keeps the lock until it exits.
 # Holdfast: a lease is a value that any goroutine may release, once.
 # Output:   filelock-release-in-other-thread: as stated: release in other thread: None; other process acquires: False; release in its own thread; other process acquires: True

@@ -6,8 +6,8 @@
 #           too.
 # Seen:     each UPDATE reports one row and each COMMIT succeeds; the row has the second owner. FOR UPDATE returns at once the row that
 #           another transaction has changed. BEGIN and FOR UPDATE are accepted and lock nothing.
-# Locks:    a lock in a table, which code takes by such an UPDATE, has two holders there. A test that looks for two holders finds them in
-#           correct code, and a test that does not look passes with any.
+# Locks:    a lock in a table, which code takes by such an UPDATE, has two holders there. A test that checks for two holders reports
+#           correct code, and a test that does not check passes with any code.
 # Holdfast: migrate, doctor and the first Open try this with a row of their own, and reject the server.
 # Output:   go-mysql-server-both-updates-match: as stated: first 1 row, second 1 row, FOR UPDATE passes, both commit, owner second
 . "$(dirname "$0")/lib.sh"

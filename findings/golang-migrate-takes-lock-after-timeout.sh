@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# golang-migrate: after "can't acquire database lock" it goes on waiting, gets the lock, and keeps it.
+# golang-migrate: after "can't acquire database lock" it continues to wait, gets the lock, and keeps it.
 #
 # Versions: golang-migrate 4.19.1 on PostgreSQL 15.
-# Expected: the documentation of LockTimeout: how long it waits for the lock, and then ErrLockTimeout. Whoever got that error has no
-#           lock and does not want one any more.
-# Seen:     the statement behind the timed-out call is still sent. When the holder unlocks, the database gives the lock to it, and
-#           the connection keeps it as long as the Migrate is open. A third instance gets ErrLockTimeout, though no migration runs.
-# Locks:    a service that logs the error and goes on, as one does when another instance migrates, stops all migrations while it runs.
-# Holdfast: a wait that ends takes its request back, and a grant that comes too late is released.
+# Expected: the documentation of LockTimeout: it bounds the wait for the lock, which then ends with ErrLockTimeout. A caller with that
+#           error should hold no lock and wait for none.
+# Seen:     the statement of the timed-out call is still active. When the holder unlocks, the database gives the lock to that statement,
+#           and the connection keeps it as long as the Migrate is open. A third instance gets ErrLockTimeout, although no migration runs.
+# Locks:    a service that logs the error and continues, as is usual when another instance migrates, stops all migrations while it runs.
+# Holdfast: a wait that ends withdraws its request, and a grant that arrives too late is released.
 # Output:   golang-migrate-takes-lock-after-timeout: as stated: second: timeout true; after the unlock locks 1, third: timeout true; second closed: third: no change true
 . "$(dirname "$0")/lib.sh"
 start_postgres

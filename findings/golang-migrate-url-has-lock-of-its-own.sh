@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# golang-migrate over PostgreSQL: who gives it a URL and who gives it a *sql.DB take different locks for the same database.
+# golang-migrate over PostgreSQL: a URL and a *sql.DB lead to different locks for the same database.
 #
 # Versions: golang-migrate 4.19.1 on PostgreSQL 15.
 # Expected: the page of the driver: it takes an advisory lock, so that several instances may start at once and one of them migrates.
-# Seen:     the lock's number is a hash that has the name of the database. With a URL that name is the path, "/postgres", and with a
-#           *sql.DB it is what the server answers, "postgres". While a program that has the *sql.DB holds its lock, another one like it
-#           times out, and the command line's way, a URL, migrates at once.
-# Locks:    services migrate when they start, operators by the command: both run the same files at the same time.
-# Holdfast: a lock is its name in one table, however a program connects; migrate takes one advisory lock of its database.
+# Seen:     the number of the lock is a hash that includes the name of the database. With a URL that name is the path, "/postgres", and
+#           with a *sql.DB it is the server's answer, "postgres". While a program holds its lock by a *sql.DB, another such program times
+#           out, but the command line, which takes a URL, migrates at once.
+# Locks:    services migrate when they start, and operators by the command: both execute the same files at the same time.
+# Holdfast: the name of a lock in one table is the lock, however a program connects; migrate takes one advisory lock of its database.
 # Output:   golang-migrate-url-has-lock-of-its-own: as stated: a *sql.DB holds the lock; second *sql.DB: timeout true; URL: migrated <nil>
 . "$(dirname "$0")/lib.sh"
 start_postgres

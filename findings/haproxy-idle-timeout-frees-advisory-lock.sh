@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# HAProxy before PostgreSQL: a holder of an advisory lock that is busy elsewhere loses it after the idle timeout, and does not notice.
+# HAProxy in front of PostgreSQL: a holder of an advisory lock that sends nothing loses the lock after the idle timeout, and does not notice.
 #
 # Versions: HAProxy 3.2.26 before PostgreSQL 15.
-# Expected: PostgreSQL: an advisory lock of a session is held until it is released or the session ends. The holder has a connection that
-#           it did not close, with TCP keepalives on, to a server that runs.
-# Seen:     "timeout client" counts bytes of the protocol alone, and not keepalives. HAProxy closes both links, PostgreSQL ends the
-#           session and gives the lock to the next client. The first one is told at its next statement, after its work.
-# Locks:    work of minutes behind pg_advisory_lock, with a proxy or mesh on the way whose idle timeout is a minute or an hour, has two
-#           holders whenever it does not speak to the database for that long.
-# Holdfast: a lease is renewed three times in its TTL, and its end is known to its holder by the holder's own clock.
+# Expected: PostgreSQL: a session-level advisory lock is held until it is released or the session ends. The holder has not closed its
+#           connection, TCP keepalives are on, and the server runs.
+# Seen:     "timeout client" counts only bytes of the protocol, and no keepalives. HAProxy closes both connections, PostgreSQL ends the
+#           session and gives the lock to the next client. The first client learns that at its next statement, after its work.
+# Locks:    work of some minutes under pg_advisory_lock has two holders if a proxy or mesh in between has an idle timeout of a minute, and
+#           the work sends no statement for that long.
+# Holdfast: a lease is renewed three times per TTL, and its holder knows its end by its own clock.
 # Output:   haproxy-idle-timeout-frees-advisory-lock: as stated: first got t, second locked while first runs, first then hears: connection closed
 . "$(dirname "$0")/lib.sh"
 start_postgres

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Infinispan, by the protocol of Redis: it calls itself Redis 15, takes a lock by SET NX PX, and knows no script to release it.
+# Infinispan with the Redis protocol: it reports Redis 15, takes a lock by SET NX PX, and has no scripts to release it.
 #
 # Versions: Infinispan 15.0.13, its server for the protocol of Redis.
-# Expected: a server whose INFO has redis_version:15.0 knows what Redis has known since 2.6: EVAL and SCRIPT LOAD. Programs choose what
-#           they send by that version.
-# Seen:     SET NX PX takes the lock and refuses a second owner. EVAL, EVALSHA and SCRIPT are unknown commands, so the usual release, which
-#           compares and deletes in one script, is an error, and the lock is still there. Its HELLO has the mode cluster, its INFO
+# Expected: a server whose INFO has redis_version:15.0 supports what Redis supports since 2.6: EVAL and SCRIPT LOAD. Programs choose their
+#           commands by that version.
+# Seen:     SET NX PX takes the lock and rejects a second owner. EVAL, EVALSHA and SCRIPT are unknown commands, so the usual release,
+#           which compares and deletes in one script, fails, and the lock stays. Its HELLO reports the mode cluster, its INFO
 #           cluster_enabled:0.
-# Locks:    acquiring works, each release fails, and every lock lasts for its whole TTL; a library that ignores errors of a release shows
-#           only that waiters wait long.
+# Locks:    acquiring works, each release fails, and every lock lasts for its whole TTL. With a library that ignores errors of a release,
+#           users only see that waiters wait long.
 # Holdfast: Open rejects the server.
 # Output:   infinispan-takes-locks-without-release: as stated: redis_version:15.0, cluster_enabled:0, mode cluster, acquire OK, second owner refused, release ERR, owner still me
 . "$(dirname "$0")/lib.sh"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# kazoo: after the end of its session, a lock that another has meanwhile still is_acquired, and its release returns True.
+# kazoo: after the end of its session, is_acquired is still True for a lock that another client holds, and its release returns True.
 #
 # Versions: kazoo 2.11.0 on ZooKeeper 3.9.6.
-# Expected: the lock of a lost session is lost (the recipe's own page: "its certain that the lock and/or the lease has been lost"), so
-#           that is_acquired is False, and release returns False as it does for a lock that was not acquired.
-# Seen:     the client is told LOST, another client acquires the lock, and is_acquired of the first is still True. Its release
-#           finds no node, changes nothing, and returns True.
-# Locks:    a program that looks at is_acquired between two steps of its work goes on beside the next holder. Only the listener of the
-#           client tells.
+# Expected: the lock of a lost session is lost (the page of the recipe: "its certain that the lock and/or the lease has been lost"), so
+#           is_acquired is False, and release returns False as for a lock that was not acquired.
+# Seen:     the client receives LOST, another client acquires the lock, and is_acquired of the first is still True. Its release finds no
+#           node, changes nothing, and returns True.
+# Locks:    a program that checks is_acquired between two steps of its work continues beside the next holder. Only the listener of the
+#           client reports the loss.
 # Holdfast: the end of a session ends the lease: its context and Check report ErrLost, and Release returns ErrLost.
 # Output:   kazoo-holds-after-its-session: as stated: told LOST, other acquired True, first is_acquired True, release True, other's node is there True
 . "$(dirname "$0")/lib.sh"

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# kine: a session of etcd's client opens without an error, and its key ends all the same.
+# kine: a session of etcd's client opens without an error, but its key expires.
 #
 # Versions: kine 0.17.5 over SQLite, etcd client 3.7.3.
-# Expected: etcd: NewSession keeps its lease alive until it is closed, and closes Done when it cannot; a key of the lease is there as long.
-#           Each lease has an id of its own.
-# Seen:     Grant gives the TTL for the id, so that two clients get the same lease; keep alive, revoke and time to live are not supported.
-#           NewSession returns a session and no error. The key that was put with its lease is created once, as a lock needs, and is gone
-#           after the TTL, while the session is not done. (concurrency.Mutex is an error there: kine does not know its transaction.)
-# Locks:    what creates a key once under the lease of a session, as a lock of one's own does, works on kine until one TTL has passed; then
-#           the next client has the lock too, and the first one's session tells it nothing.
-# Holdfast: Open rejects a service that names no cluster and no member, as kine, by its answer to Status.
+# Expected: etcd: NewSession keeps its lease alive until it is closed, and closes Done when it cannot; a key under the lease exists as
+#           long. Each lease has its own id.
+# Seen:     Grant returns the TTL as the id, so two clients get the same lease; keepalive, revoke and time-to-live are not supported.
+#           NewSession returns a session and no error. A key under its lease is created once, as a lock needs, and disappears after the
+#           TTL, while the session is not done. (concurrency.Mutex fails there: kine does not support its transaction.)
+# Locks:    code that creates a key once under the lease of a session, as a hand-written lock does, works on kine until one TTL has
+#           passed. Then the next client has the lock too, and the session of the first reports nothing.
+# Holdfast: Open rejects a service whose answer to Status names no cluster and no member, as kine's does.
 # Output:   kine-session-outlives-its-key: as stated: one lease for both sessions, first takes the key: true, second: false; the key is gone, the session lives, second takes the key: true
 . "$(dirname "$0")/lib.sh"
 fetch kine-0.17.5

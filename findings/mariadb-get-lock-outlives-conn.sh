@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# database/sql with go-sql-driver/mysql: a GET_LOCK outlives Conn.Close, and the pool hands it to whoever borrows the connection next.
+# database/sql with go-sql-driver/mysql: a GET_LOCK outlives Conn.Close, and the pool passes it to the next borrower of the connection.
 #
 # Versions: go-sql-driver/mysql 1.10.1 on MariaDB 10.11.
 # Expected: MariaDB's documentation: GET_LOCK's lock ends with RELEASE_LOCK or when the session ends. The driver implements
 #           SessionResetter, which database/sql calls before it lends a connection again, so a session should begin clean.
-# Seen:     Conn.Close only returns the connection to the pool, and the reset sends nothing to the server. The lock stays held with no
-#           code that has it; the next borrower of that connection has it at once (GET_LOCK counts), another session does not get it.
-# Locks:    a worker that forgot RELEASE_LOCK on an error path blocks all other processes, and not one goroutine of its own.
-# Holdfast: has its own table of leases on MySQL and MariaDB, with a TTL by the server's clock, and no session locks.
+# Seen:     Conn.Close only returns the connection to the pool, and the reset sends nothing to the server. The lock stays held although no
+#           code holds it. The next borrower of that connection gets it at once (GET_LOCK counts), and no other session gets it.
+# Locks:    a worker that omits RELEASE_LOCK on an error path blocks all other processes, but no goroutine of its own process.
+# Holdfast: has its own table of leases on MySQL and MariaDB, with a TTL by the server's clock. The row decides, never a session lock.
 # Output:   mariadb-get-lock-outlives-conn: as stated: after Close: free 0, same pool gets 1, another pool gets 0
 . "$(dirname "$0")/lib.sh"
 start_mariadb

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# MariaDB: GET_LOCK with a negative timeout, "wait without a limit" on MySQL, is NULL at once, also where the name is free.
+# MariaDB: GET_LOCK with a negative timeout, "wait without a limit" on MySQL, returns NULL at once, even if the name is free.
 #
 # Versions: MariaDB 10.11.
-# Expected: MySQL's documentation: a negative timeout value means infinite timeout. MariaDB has the function from there, and a driver
-#           for both: it waits for a held name and takes a free one.
-# Seen:     NULL without a wait or an error, for a name that nobody holds, and nobody holds it afterwards. There is a warning, which
-#           drivers do not show.
-# Locks:    a program that was written for MySQL reads NULL as "an error has occurred", or as 0 = held and tries again, for ever; one
-#           that only looks whether the statement failed works without a lock.
-# Holdfast: does not use GET_LOCK: its locks are rows.
+# Expected: MySQL's documentation: a negative timeout means an infinite timeout. MariaDB has the function from MySQL, and both use the
+#           same drivers: GET_LOCK should wait for a held name and take a free one.
+# Seen:     NULL without a wait or an error, for a name that nobody holds; afterwards nobody holds it either. The server sends a warning,
+#           which drivers do not show.
+# Locks:    a program for MySQL reads NULL as "an error has occurred", or as 0 = held and tries again for ever. A program that only checks
+#           whether the statement failed works without a lock.
+# Holdfast: never calls GET_LOCK with a negative timeout, and uses it only as a queue for waiters. Its locks are rows.
 # Output:   mariadb-get-lock-rejects-no-limit: as stated: GET_LOCK(free, -1) NULL, warnings 1, then held by nobody; GET_LOCK(free, 1) 1
 . "$(dirname "$0")/lib.sh"
 start_mariadb

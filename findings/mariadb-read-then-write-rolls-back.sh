@@ -2,13 +2,13 @@
 # MariaDB with innodb_snapshot_isolation: an UPDATE of a row that changed since it was read rolls back the whole transaction.
 #
 # Versions: MariaDB 10.11 with the variable ON (its documentation: the default from 11.6 on), go-sql-driver/mysql 1.10.1.
-# Expected: MariaDB's documentation of REPEATABLE READ: reads see the transaction's snapshot, and an UPDATE works on the newest version
-#           of the row. An error of a statement rolls back that statement, and a deadlock (1213) is the error that ends more.
-# Seen:     the UPDATE fails with 1020, "Record has changed since last read". Nothing of the transaction is left: a row that it had
+# Expected: MariaDB's documentation of REPEATABLE READ: reads see the transaction's snapshot, and an UPDATE works on the newest version of
+#           the row. An error rolls back its statement; only a deadlock (1213) rolls back more.
+# Seen:     the UPDATE fails with 1020, "Record has changed since last read". The whole transaction is rolled back: a row that it had
 #           inserted before is gone, although COMMIT afterwards returns no error.
-# Locks:    "read the lock's row, then take it if it is free", in one transaction, worked for years. After an upgrade of the server it
-#           fails as soon as two clients compete, and code that repeats only 1213 and 1205 passes the error on.
-# Holdfast: treats 1020 as it treats a deadlock (1213) and a lock wait that timed out (1205): another was faster, and it tries again.
+# Locks:    code that reads the row of a lock and takes it if it is free, in one transaction, worked for years. After an upgrade of the
+#           server it fails as soon as two clients compete, and code that retries only 1213 and 1205 returns the error.
+# Holdfast: treats 1020 like a deadlock (1213) or a lock wait timeout (1205): another client was faster, and it tries again.
 # Output:   mariadb-read-then-write-rolls-back: as stated: OFF: error none, COMMIT <nil>, audit rows 1; ON: error 1020, COMMIT <nil>, audit rows 0
 . "$(dirname "$0")/lib.sh"
 start_mariadb

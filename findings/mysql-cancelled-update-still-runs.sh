@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# go-sql-driver/mysql: an UPDATE whose context was cancelled is carried out later.
+# go-sql-driver/mysql: an UPDATE whose context was cancelled is executed later.
 #
 # Versions: go-sql-driver/mysql 1.10.1 on MariaDB 10.11.
-# Expected: database/sql's documentation: the driver uses the context to cancel the statement, and ExecContext returns its error.
-#           So a caller that got "context canceled" supposes that nothing happens any more.
-# Seen:     the driver closes its connection and kills nothing. The server notices a closed connection only when it next reads from
-#           it: the UPDATE keeps waiting for the row lock, gets it when the other transaction ends, and commits.
-# Locks:    "UPDATE locks SET owner = me WHERE the row is free", given up by a deadline, takes the lock afterwards for nobody.
-# Holdfast: an owner id is never used again, and sqllock releases in the background what a cancelled caller may still be given.
+# Expected: database/sql's documentation: the driver uses the context to cancel the statement, and ExecContext returns its error. So a
+#           caller that gets "context canceled" assumes that nothing more happens.
+# Seen:     the driver closes its connection and sends no KILL. The server notices a closed connection only when it next reads from it:
+#           the UPDATE continues to wait for the row lock, gets it when the other transaction ends, and commits.
+# Locks:    "UPDATE locks SET owner = me WHERE the row is free", ended by a deadline, takes the lock afterwards, and nobody uses it.
+# Holdfast: an owner id is never used again, and sqllock releases in the background what the server may still grant to a cancelled caller.
 # Output:   mysql-cancelled-update-still-runs: as stated: error "context canceled", owner afterwards "late"
 . "$(dirname "$0")/lib.sh"
 start_mariadb

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# node-redlock: the signal of using() is not aborted while the server does not answer, though the lock has expired and another has it.
+# node-redlock: the signal of using() is not aborted while the server does not answer, although the lock has expired and another client has it.
 #
 # Versions: redlock 5.0.0-beta.2 with ioredis 6.0.0 on Redis 7.0.
-# Expected: its README: "In the case that auto-extension fails, an AbortSignal will be updated to indicate that abortion of the routine
-#           is in order". An extension that was not answered before the lock expired has failed.
-# Seen:     the connection hangs for 6 s under a lock of 2 s. Another client acquires the lock. 2 s later the signal is not aborted.
-#           It is aborted once the server answers, and rejects the extension.
-# Locks:    the routine works on beside the next holder for as long as the network hangs. A commandTimeout of ioredis bounds that.
-# Holdfast: a lease ends by the clock of its holder, without any answer, before the service may give the lock to another.
+# Expected: its README: "In the case that auto-extension fails, an AbortSignal will be updated to indicate that abortion of the routine is
+#           in order". An extension that was not answered before the lock expired has failed.
+# Seen:     the connection hangs for 6 s under a lock of 2 s. Another client acquires the lock. 2 s later the signal is not aborted. It is
+#           aborted once the server answers, and rejects the extension.
+# Locks:    the routine works beside the next holder for as long as the network hangs. A commandTimeout of ioredis bounds that time.
+# Holdfast: a lease ends by the clock of its holder, without any answer, before the service may give the lock to another client.
 # Output:   node-redlock-signal-waits-for-server: as stated: other acquired true, 2 s later aborted false, after the network aborted true
 . "$(dirname "$0")/lib.sh"
 start_redis

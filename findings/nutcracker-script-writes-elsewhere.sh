@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# nutcracker (twemproxy) before two servers: a key that a script writes is not the key that a client reads.
+# nutcracker (twemproxy) in front of two servers: a client does not find a key that a script has written.
 #
 # Versions: nutcracker 0.5.0 before two Redis 7.
-# Expected: one name space: a key that EVAL has written, as one of its KEYS, is found by GET through the same proxy.
-# Seen:     EVAL goes to the server of its first key, without an error for the others, which may belong to other servers. The script
-#           writes them there. GET goes to the server of the key itself, and finds nothing.
-# Locks:    scripts of locks keep a counter of tokens, or a queue, beside the key of the lock. Each lock counts on the server of its own
-#           name: what a script promises across names (one rising token) is not so, and a look at the counter shows nothing.
-# Holdfast: is told at its first request, HELLO, that this is no Redis: nutcracker closes the connection, and the error says so.
+# Expected: one key space: GET finds, through the same proxy, a key that EVAL has written as one of its KEYS.
+# Seen:     EVAL goes to the server of its first key, without an error for the other keys, which may belong to other servers. The script
+#           writes all keys there. GET goes to the server of the key itself, and finds nothing.
+# Locks:    scripts of locks keep a counter of tokens, or a queue, beside the key of the lock. Each lock then counts on the server of its
+#           own key: tokens do not rise across names as the script promises, and a read of the counter finds nothing.
+# Holdfast: its first request, HELLO, shows that this is no Redis: nutcracker closes the connection, and the error says so.
 # Output:   nutcracker-script-writes-elsewhere: as stated: of 20 counters that scripts wrote, GET finds some and not others
 . "$(dirname "$0")/lib.sh"
 start_redis

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# PgBouncer in transaction mode: LISTEN succeeds and hears nothing.
+# PgBouncer in transaction mode: LISTEN succeeds and receives nothing.
 #
 # Versions: PgBouncer 1.18 before PostgreSQL 15, pgx 5.13.0.
-# Expected: PgBouncer's table of features: LISTEN does not work with transaction pooling. So one expects an error, as for other
-#           statements that a mode does not carry; and PostgreSQL's documentation: LISTEN registers the current session.
+# Expected: PgBouncer's table of features: LISTEN does not work with transaction pooling. So LISTEN should fail, like other statements
+#           that a mode does not support. PostgreSQL's documentation: LISTEN registers the current session.
 # Seen:     LISTEN returns without an error or a notice. It registers the server's connection, which goes back to the pool. A NOTIFY
 #           reaches a listener with a direct connection, and never the client that listens through PgBouncer.
-# Locks:    a waiter that is woken by NOTIFY and has no other clock sleeps for ever, in a setup in which each statement worked.
-# Holdfast: sends itself a notification when it begins to listen. Where none arrives, it asks at intervals instead.
+# Locks:    a waiter that relies on NOTIFY alone sleeps for ever, in a set-up in which each statement succeeded.
+# Holdfast: sends itself a notification when it begins to listen. If none arrives, it polls instead.
 # Output:   pgbouncer-listen-is-deaf: as stated: LISTEN error <nil>, direct listener hears "free", through PgBouncer: nothing
 . "$(dirname "$0")/lib.sh"
 start_postgres

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# PGlite behind its socket server: every client gets the same advisory lock, and each sees the others' session.
+# PGlite behind its socket server: every client gets the same advisory lock, and each sees the session of the others.
 #
 # Versions: PGlite 0.5.14, pglite-socket 0.2.17 with --max-connections.
-# Expected: PostgreSQL: pg_try_advisory_lock returns false while another session has the lock, and each connection is a session.
-# Seen:     all connections share the one backend that PGlite is, and with it one session. The same session may take an advisory lock
-#           again, so each client is told true; both have the same pg_backend_pid, and one sees the other's SET.
-# Locks:    tests that run on PGlite instead of a server pass where code excludes nobody, and code that excludes fails in ways that no
-#           server has (a prepared statement of another client, a notification that comes to its sender).
-# Holdfast: compares the backend of its connections; where they are one, it polls, prepares nothing, and doctor names it. Its locks are
-#           rows, and exclude there.
+# Expected: PostgreSQL: pg_try_advisory_lock returns false while another session has the lock, and each connection is its own session.
+# Seen:     all connections share the one backend of PGlite, and so one session. A session may take its advisory lock again, so each
+#           client gets true; both have the same pg_backend_pid, and one sees the SET of the other.
+# Locks:    tests on PGlite instead of a server pass for code that excludes nobody, and correct code fails in ways that no server has (a
+#           prepared statement of another client, a notification that reaches its sender).
+# Holdfast: compares the backends of its connections. If they are the same, it polls and prepares nothing, and doctor reports it. Its
+#           locks are rows, and exclude other clients there.
 # Output:   pglite-advisory-lock-for-each: as stated: first t, second t while first has it, one backend, SET of the first seen by the second
 . "$(dirname "$0")/lib.sh"
 (cd "$dir" && npm install --silent --no-audit --no-fund @electric-sql/pglite-socket@0.2.17 @electric-sql/pglite@0.5.14 >npm.log 2>&1)

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# pglock: a waiter sleeps for a whole lease between two looks, and others take the lock that was released meanwhile.
+# pglock: a waiter sleeps for a whole lease between two attempts, and others take the lock that was released meanwhile.
 #
 # Versions: pglock 1.16.1 on PostgreSQL 15.
 # Expected: the documentation of Acquire: it attempts to grab the lock and waits until it succeeds. When the holder releases the lock, the
-#           one that waits gets it.
-# Seen:     a waiter behind a holder looks again after the lease duration, here 20 s, whatever happens. The holder releases after 3 s;
-#           a client that comes later gets the lock at once, five times, while the one that waits still sleeps.
-# Locks:    with leases of a minute, as work of minutes has, a free lock stays unused for a minute, and who waits longest gets it last.
-# Holdfast: a release notifies the waiter that came first.
+#           waiter should get it.
+# Seen:     a waiter tries again after the lease duration, here 20 s, whatever happens. The holder releases after 3 s; a client that comes
+#           later gets the lock at once, five times, while the waiter still sleeps.
+# Locks:    with leases of a minute, for work of some minutes, a free lock stays unused for a minute, and the longest waiter gets it last.
+# Holdfast: a release notifies the first waiter in the queue.
 # Output:   pglock-waiter-sleeps-past-release: as stated: released; latecomer acquired and released 5 times, waiter still waits; then waiter acquired
 . "$(dirname "$0")/lib.sh"
 start_postgres

@@ -2,13 +2,13 @@
 # pgpool-II with load balancing: the statement after an UPDATE, on the same connection, does not see it.
 #
 # Versions: pgpool-II 4.7.3 before PostgreSQL 15 with a replica that lags.
-# Expected: one connection: what it has committed it reads. pgpool-II documents that in an explicit transaction a SELECT after a write
-#           goes to the primary (disable_load_balance_on_write = transaction, the default).
-# Seen:     each statement of its own is a transaction of its own: the SELECT after the UPDATE goes to the replica, which has yet to
-#           apply it, and returns the row of before, without an error or a notice.
-# Locks:    "UPDATE … WHERE owner IS NULL", one row, then "SELECT owner": the new holder reads that nobody has the lock, or the last
-#           holder; and who looks at a lock before it writes is late by as much as the replica.
-# Holdfast: decides by the statement that writes. What it reads afterwards without its own mark is no proof that a lease is lost.
+# Expected: a connection reads what it has committed. pgpool-II documents that in an explicit transaction a SELECT after a write goes to
+#           the primary (disable_load_balance_on_write = transaction, the default).
+# Seen:     each single statement is its own transaction: the SELECT after the UPDATE goes to the replica, which has not applied the
+#           UPDATE, and returns the old row, without an error or a notice.
+# Locks:    after "UPDATE … WHERE owner IS NULL" changed one row, "SELECT owner" tells the new holder that nobody has the lock, or the
+#           last holder. A client that reads a lock before it writes reads a state that is as old as the lag.
+# Holdfast: decides by the statement that writes. A later read without its own stamp does not prove that a lease is lost.
 # Output:   pgpool-reads-own-write-from-replica: as stated: UPDATE 1, owner read on the same connection: nobody, in a transaction: me
 . "$(dirname "$0")/lib.sh"
 start_postgres -c max_wal_senders=4

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# pgxpool: connections that hang keep their places in the pool after their statements have ended, and nobody gets a new one.
+# pgxpool: hung connections keep their places in the pool after their statements have ended, and nobody gets a new one.
 #
 # Versions: pgx 5.13.0 before PostgreSQL 15.
-# Expected: the documentation of pgconn: a context that ends during a statement closes the connection. A pool whose connections are
-#           closed makes new ones, and the server takes them at once.
-# Seen:     all connections of a pool hang, as behind a firewall that forgot them, and their statements end with their context after 1 s.
-#           For 15 s the pool waits for each of them to close before it makes another: a statement with a deadline of 5 s fails without
-#           having been sent, while a connection beside the pool answers. Then the pool works again.
-# Locks:    a holder that renews through a pool loses its lock to a network that has been well again for long.
-# Holdfast: renews on a connection of its own, and replaces the whole pool once none of its statements is answered.
+# Expected: the documentation of pgconn: a context that ends during a statement closes the connection. A pool whose connections are closed
+#           opens new ones, which the server accepts at once.
+# Seen:     all connections of a pool hang, as behind a firewall that has forgotten them, and their statements end with their context
+#           after 1 s. For 15 s the pool waits for each of them to close before it opens another: a statement with a deadline of 5 s fails
+#           unsent, while a connection beside the pool answers. Then the pool works again.
+# Locks:    a holder that renews through a pool loses its lock long after the network works again.
+# Holdfast: renews on its own connection, and replaces the whole pool if none of its statements is answered.
 # Output:   pgxpool-waits-for-hung-connections: as stated: hung 2 of 2; beside the pool <nil>; pool within 5 s: context deadline exceeded; pool later <nil>
 . "$(dirname "$0")/lib.sh"
 start_postgres

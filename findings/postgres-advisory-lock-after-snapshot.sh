@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# PostgreSQL at REPEATABLE READ: pg_advisory_xact_lock waits for the holder before, and then does not see what that holder committed.
+# PostgreSQL at REPEATABLE READ: pg_advisory_xact_lock waits for the last holder, and then does not see what that holder has committed.
 #
 # Versions: PostgreSQL 15.
 # Expected: the documentation of explicit locking: the snapshot of such a transaction is frozen at its first query, so a lock that is
-#           taken before it protects what is read behind it. With LOCK TABLE as the first statement that is so.
-# Seen:     an advisory lock is taken by a SELECT, and that is the first query: the snapshot is older than the wait. The second holder
-#           reads the state before the first one's commit, inserts the same number again, and commits without an error.
-# Locks:    work behind an advisory lock at REPEATABLE READ acts on old rows, although nobody else was inside. UPDATE of the same row
-#           would be an error; reads and inserts are not.
-# Holdfast: RowLock rejects transactions above READ COMMITTED, and a lease is held before the work's transaction begins.
+#           taken before protects later reads. LOCK TABLE as the first statement does.
+# Seen:     an advisory lock is taken by a SELECT, which is the first query: the snapshot is older than the wait. The second holder reads
+#           the state before the commit of the first, inserts the same number again, and commits without an error.
+# Locks:    work under an advisory lock at REPEATABLE READ reads old rows, although nobody else holds the lock. An UPDATE of the same row
+#           would fail; reads and inserts do not.
+# Holdfast: LockRow rejects transactions above READ COMMITTED, and a lease is held before the work's transaction begins.
 # Output:   postgres-advisory-lock-after-snapshot: as stated: LOCK TABLE: numbers 1 2; pg_advisory_xact_lock: numbers 1 1
 . "$(dirname "$0")/lib.sh"
 start_postgres

@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# PostgreSQL: a client that waits for an advisory lock makes its holder's CREATE INDEX CONCURRENTLY a deadlock.
+# PostgreSQL: a client that waits for an advisory lock makes the holder's CREATE INDEX CONCURRENTLY fail with a deadlock.
 #
 # Versions: PostgreSQL 15.
-# Expected: the documentation of advisory locks: the system gives them no meaning. A migration that holds one and builds an index on
-#           a table that no other client uses has nobody to wait for.
+# Expected: the documentation of advisory locks: the system gives them no meaning. A migration that holds one and builds an index on a
+#           table that no other client uses should wait for nobody.
 # Seen:     the SELECT of the second client, which waits in pg_advisory_lock, has a snapshot, and CREATE INDEX CONCURRENTLY waits for
-#           older ones. A second client that has waited for longer than deadlock_timeout gives the holder "deadlock detected", and an
-#           index that is not valid; one that began later gets the error itself. With one that polls by pg_try_advisory_lock, the index
-#           is built.
-# Locks:    tools for migrations take an advisory lock, so the second instance of a program that starts breaks the first one's index.
-# Holdfast: a waiter leaves a statement that blocks after 0.9 s, within the usual deadlock_timeout.
+#           older snapshots. If the second client has waited for longer than deadlock_timeout, the holder gets "deadlock detected" and an
+#           invalid index; if it began later, it gets the error itself. If it polls by pg_try_advisory_lock, the index is built.
+# Locks:    migration tools take an advisory lock, so the second instance of a program that starts breaks the index of the first.
+# Holdfast: a waiter ends a blocked statement after 0.9 s, within the usual deadlock_timeout.
 # Output:   postgres-advisory-waiter-stops-index: as stated: waiter blocks: deadlock detected, valid false; waiter polls: valid true
 . "$(dirname "$0")/lib.sh"
 start_postgres

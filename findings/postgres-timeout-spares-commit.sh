@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# PostgreSQL: statement_timeout does not end a commit that waits for its standby, and who cancels it by hand has committed.
+# PostgreSQL: statement_timeout does not end a commit that waits for its standby, and a client that cancels the commit has committed.
 #
 # Versions: PostgreSQL 15.
 # Expected: the documentation of statement_timeout: a statement that takes longer than this is aborted. An aborted statement leaves
 #           nothing behind.
-# Seen:     with a synchronous standby that is away, an INSERT under a timeout of 1 s waits for five seconds and more. When it is
-#           cancelled, it succeeds with a warning, and everybody sees the row. Until then nobody else sees it.
+# Seen:     if the synchronous standby is away, an INSERT under a timeout of 1 s waits for five seconds and more. When it is cancelled, it
+#           succeeds with a warning, and everybody sees the row. Until then nobody else sees it.
 # Locks:    a client that relies on statement_timeout waits past its own deadline, and a lock that it gave up is taken afterwards.
 # Holdfast: trust counts from before the statement was sent, each wait ends on the context, and an owner id is never used again.
 # Output:   postgres-timeout-spares-commit: as stated: 5 s at a timeout of 1 s: waits for SyncRep, rows 0; cancelled: INSERT 0 1, rows 1

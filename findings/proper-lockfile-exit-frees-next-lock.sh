@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# proper-lockfile: a process that ends after work without pauses removes the lock of the next holder, and a third gets in.
+# proper-lockfile: a process that ends after blocking work removes the lock of the next holder, and a third process gets it.
 #
 # Versions: proper-lockfile 4.1.2.
 # Expected: its page: the holder updates the lock while it works, a lock that was not updated for the time "stale" is taken over, and a
-#           process that exits gives back its own locks.
+#           process that exits releases its own locks.
 # Seen:     the holder works without returning to the event loop, as execSync does, for longer than "stale". Nothing updates the lock, and
-#           another process takes it over. The first one ends, and its exit handler removes the folder that is now the other's lock.
-#           A third process, which waits, gets the lock while the second works, which is told later.
-# Locks:    scripts that run a build or a deployment by execSync under such a lock are two at once, and then three.
-# Holdfast: holdfast run renews beside its command, and a release compares the owner.
+#           another process takes it over. The first one ends, and its exit handler removes the folder, which now is the lock of the
+#           other. A third process, which waits, gets the lock while the second works; the second learns that later.
+# Locks:    two scripts, and then three, run a build or a deployment by execSync under such a lock at once.
+# Holdfast: holdfast run renews in its own process, beside the command, and a release compares the owner.
 # Output:   proper-lockfile-exit-frees-next-lock: as stated: first works; second acquired, third waits; first ended; third acquired, second was told: false
 . "$(dirname "$0")/lib.sh"
 mkdir "$dir/node"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# pymemcache: add(), the usual lock of memcached, returns True to everybody, as it does not read the server's answer.
+# pymemcache: add(), the usual lock of memcached, returns True to every caller, because it does not read the server's answer.
 #
 # Versions: pymemcache 4.0.0 with memcached 1.6.45.
-# Expected: memcached's protocol: add stores only if nobody has the key, and answers NOT_STORED otherwise. A client's add() returns that, and
-#           "if add(): work" is a lock.
-# Seen:     with the usual settings of Client, add() does not ask for an answer, and returns True whatever happened, as its reference has
-#           under "Returns". Two clients add the same key: both get True, and the server keeps the first one's value. With noreply=False
-#           the second gets False.
-# Locks:    everybody has the lock, in tests with one client as in production, and nothing fails.
+# Expected: memcached's protocol: add stores only if the key does not exist, and answers NOT_STORED otherwise. A client's add() should
+#           return that, so that "if add(): work" is a lock.
+# Seen:     with the default settings of Client, add() requests no answer and always returns True, as its reference states under
+#           "Returns". Two clients add the same key: both get True, and the server keeps the value of the first. With noreply=False the
+#           second gets False.
+# Locks:    every caller has the lock, in tests with one client as in production, and nothing fails.
 # Holdfast: has no driver for memcached, which may drop a lock at any time.
 # Output:   pymemcache-add-always-succeeds: as stated: first True, second True, value first; noreply=False: first True, second False
 . "$(dirname "$0")/lib.sh"

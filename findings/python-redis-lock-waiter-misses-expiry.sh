@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# python-redis-lock: a waiter whose own lock has no expiry waits on after the holder's lock has expired.
+# python-redis-lock: a waiter whose own lock has no expiry continues to wait after the holder's lock has expired.
 #
 # Versions: python-redis-lock 4.0.1 with redis-py 8.1.0 on Redis 7.0.
-# Expected: the documentation of expire: how long the lock lives. acquire() blocks until the lock is free, and after the holder's expiry it is.
-# Seen:     a waiter sleeps until a release signals it, for at most its own expiry, not the holder's. The holder's process dies, and its key
-#           expires after 2 s. A waiter with an expiry of 2 s gets the lock; one without an expiry still waits 8 s after the key has gone,
-#           and gets it when somebody else takes the lock and releases it.
-# Locks:    one holder that dies stops all waiters without an expiry, until the lock is used again.
-# Holdfast: a wake-up is a hint: a waiter asks again at intervals, and when the holder's TTL is over.
+# Expected: the documentation of expire: the lifetime of the lock. acquire() blocks until the lock is free, and after the holder's expiry
+#           it is free.
+# Seen:     a waiter sleeps until a release signals it, for at most its own expiry, not the holder's. The holder's process dies, and its
+#           key expires after 2 s. A waiter with an expiry of 2 s gets the lock; a waiter without an expiry still waits 8 s after the key
+#           has gone, and gets the lock when another client takes and releases it.
+# Locks:    a dead holder stops all waiters without an expiry, until the lock is used again.
+# Holdfast: a wake-up is a hint: a waiter also asks at intervals, and when the holder's TTL is over.
 # Output:   python-redis-lock-waiter-misses-expiry: as stated: waiter with expiry: True; without: waits though keys 0; after another release: True
 . "$(dirname "$0")/lib.sh"
 start_redis

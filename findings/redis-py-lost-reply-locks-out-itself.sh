@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# redis-py: when one reply to acquire is lost, acquire() returns False while the lock holds its own token.
+# redis-py: if one reply to acquire is lost, acquire() returns False although the lock holds its own token.
 #
 # Versions: redis-py 8.1.0 on Redis 7.0.
-# Expected: the documentation of Lock: acquire returns False if another holder has the lock, and the client retries a failed
-#           connection by itself, so that a short break of the network is not seen.
-# Seen:     a proxy passes SET NX to the server and cuts the connection in the place of the reply. The client connects again and sends
-#           the same SET NX, which finds the key that the first one set. acquire returns False and owned() too.
-# Locks:    a lock without holder for its whole timeout, and for ever with timeout=None, the default.
-# Holdfast: a repeated acquire names the same owner, and the server answers it as the grant that it is.
+# Expected: the documentation of Lock: acquire returns False if another holder has the lock, and the client retries a failed connection by
+#           itself, so that a short network failure is not visible.
+# Seen:     a proxy passes SET NX to the server and cuts the connection instead of returning the reply. The client connects again and
+#           sends the same SET NX, which finds the key of the first one. acquire returns False, and so does owned().
+# Locks:    a lock without a holder for its whole timeout, and for ever with timeout=None, the default.
+# Holdfast: a repeated acquire names the same owner, and the server answers it as granted.
 # Output:   redis-py-lost-reply-locks-out-itself: as stated: acquire False, key holds own token True, owned False
 . "$(dirname "$0")/lib.sh"
 start_redis

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Redis: within a script the clock for TIME goes on while the clock for expiry stands still.
+# Redis: within a script the clock for TIME advances while the clock for expiry stands still.
 #
 # Versions: Redis 7.0; REDIS_SERVER=PROGRAM looks at another, such as Redis 8 and Valkey 8, which do the same.
-# Expected: EXPIRE's documentation: a key is gone once its time has passed; TIME's: the server's current time. Both in one script
-#           should agree.
-# Seen:     a script sets a key for 50 ms and reads TIME until 200 ms have passed. The key still EXISTS: expiry is judged by the time
-#           at which the script began. After the script the key is gone. PTTL in the script is on TIME's side in Redis 7.0 (0), and
-#           on the side of expiry in Redis 8 (50), so the line names it and the verdict leaves it out.
-# Locks:    a script that keeps a deadline from TIME beside a key with PEXPIRE has two clocks, and they disagree in one script.
-# Holdfast: its scripts never compare TIME with an expiry: the key's own TTL ends a lock.
+# Expected: EXPIRE's documentation: a key is gone once its time has passed; TIME's: the server's current time. Both should agree in one
+#           script.
+# Seen:     a script sets a key for 50 ms and reads TIME until 200 ms have passed. The key still EXISTS: expiry uses the time at which the
+#           script began. After the script the key is gone. PTTL in the script follows TIME in Redis 7.0 (0), and the expiry clock in
+#           Redis 8 (50); the output shows it, and the verdict ignores it.
+# Locks:    a script that compares a deadline by TIME with a key that has a PEXPIRE uses two clocks, which disagree within the script.
+# Holdfast: its scripts never compare TIME with an expiry: the TTL of the key ends a lock.
 # Output:   redis-script-clock-and-expiry: as stated: TIME moved 200 ms, EXISTS 1 after a TTL of 50 ms; after the script EXISTS 0
 . "$(dirname "$0")/lib.sh"
 start_redis

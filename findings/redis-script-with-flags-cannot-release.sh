@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Redis: the first line #!lua keeps a full server, or one without replicas, from running a script that only deletes or reads.
+# Redis: with the first line #!lua, a full server, or a server without replicas, does not run a script that only deletes or reads.
 #
 # Versions: Redis 7.0; REDIS_SERVER=PROGRAM looks at another.
-# Expected: "#!lua" declares flags, and with none declared nothing changes: the usual release script (GET, compare, DEL) runs on a server
-#           that is out of memory, because DEL does, and a script that reads runs on one that has too few replicas to write.
-# Seen:     the same two scripts run without the first line. With it the server refuses both before they start: OOM, NOREPLICAS. No flag
-#           allow-oom or no-writes is declared, so it takes each script for one that writes and grows.
-# Locks:    who adds the line to a release script, as new scripts are advised to begin, cannot release on a full server; each lock stays
-#           until its TTL ends, and so does what fills the server.
-# Holdfast: its scripts have no such line: each command in them meets the server's limits by itself.
+# Expected: "#!lua" declares flags, and a script without flags behaves as before: the usual release script (GET, compare, DEL) runs on a
+#           server that is out of memory, because DEL does, and a script that reads runs on a server with too few replicas to write.
+# Seen:     the same two scripts run without the first line. With it the server rejects both before they start: OOM, NOREPLICAS. They
+#           declare neither allow-oom nor no-writes, so the server treats each script as one that writes and allocates.
+# Locks:    a release script with that line, which the documentation recommends for new scripts, cannot release on a full server: each
+#           lock, and the memory it takes, stays until its TTL ends.
+# Holdfast: its scripts have no such line: the server applies its limits to each command.
 # Output:   redis-script-with-flags-cannot-release: as stated: full: release 1, with #!lua OOM; no replicas: read me, with #!lua NOREPLICAS
 . "$(dirname "$0")/lib.sh"
 start_redis

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# redislock: with a retry strategy and no deadline, Obtain gives up after the TTL of the lock that it asks for.
+# redislock: with a retry strategy and no deadline, Obtain gives up after the TTL of the requested lock.
 #
 # Versions: bsm/redislock 0.10.0 with go-redis 9.22.1 on Redis 7.0.
-# Expected: the documentation of LinearBackoff: it retries at regular intervals; another strategy, LimitRetry, is what bounds them. The
-#           TTL is the time that the lock lasts once obtained.
+# Expected: the documentation of LinearBackoff: it retries at regular intervals; another strategy, LimitRetry, bounds the retries. The TTL
+#           is the lifetime of the lock once obtained.
 # Seen:     a background context and LinearBackoff: Obtain(ttl 1 s) fails with a deadline that the caller never set, while the holder
 #           still has the lock. The same call under a context with a deadline of an hour waits until the holder releases.
-# Locks:    who shortens the TTL to lose less after a crash shortens the wait too, and a far deadline makes a caller wait longer than none.
-# Holdfast: the wait ends with the caller's context or Options, and has nothing to do with the TTL.
+# Locks:    a user who shortens the TTL, to lose less after a crash, also shortens the wait; and a caller with a distant deadline waits
+#           longer than a caller without one.
+# Holdfast: the wait ends with the caller's context or by Options, and does not depend on the TTL.
 # Output:   redislock-gives-up-after-own-ttl: as stated: no deadline: deadline exceeded; far deadline: obtained
 . "$(dirname "$0")/lib.sh"
 start_redis

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Redisson: a free fair lock is kept for a waiter that was killed, for minutes and not for the five seconds of the documentation.
+# Redisson: a free fair lock is kept for a killed waiter for minutes, instead of the documented five seconds.
 #
 # Versions: Redisson 4.7.0 on Redis 7.0.
-# Expected: the documentation of the fair lock: if a client that waits has died, Redisson waits five seconds for its return.
-# Seen:     a client in another process waits for the lock and is killed. The holder unlocks. Nobody holds the lock, and a third client that
-#           waits for 30 s does not get it. The place of the dead one ends after five minutes.
-# Locks:    each waiter that is killed or redeployed stops all work behind the lock for five minutes.
-# Holdfast: a dead waiter's place costs the next one a second or so, and lapses.
+# Expected: the documentation of the fair lock: if a waiting client has died, Redisson waits five seconds for its return.
+# Seen:     a client in another process waits for the lock and is killed. The holder unlocks. Nobody holds the lock, and a third client
+#           that waits for 30 s does not get it. The place of the dead client expires after five minutes.
+# Locks:    each waiter that is killed or redeployed stops all work under the lock for five minutes.
+# Holdfast: the place of a dead waiter delays the next one by about a second, and expires.
 # Output:   redisson-fair-lock-waits-for-dead: as stated: waiter killed, holder unlocked, locked false; third acquired within 30 s: false
 . "$(dirname "$0")/lib.sh"
 start_redis

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Redisson: a nested lock with a lease, already unlocked again, ends the outer lock that the watchdog keeps.
+# Redisson: a nested lock with a lease, even after its unlock, ends the outer lock that the watchdog renews.
 #
 # Versions: Redisson 4.7.0 on Redis 7.0.
-# Expected: the documentation: a lock that was taken without a lease is prolonged while its holder is alive, and an RLock is reentrant: the
-#           thread that has it may take it again, and has it until it unlocked as often as it locked.
+# Expected: the documentation: a lock that was taken without a lease is prolonged while its holder is alive. An RLock is reentrant: its
+#           thread may take it again, and has it until it has unlocked as often as it locked.
 # Seen:     the thread takes the lock, takes it again for two seconds, and unlocks once. The key keeps a TTL of two seconds, and the
 #           watchdog comes too late. Another client gets the lock while the first has not unlocked the outer one.
-# Locks:    a helper that locks for itself with a lease, called by a caller that has the lock, lets a second holder in.
-# Holdfast: a nested call shares the lease of the outermost one, which stays as it was.
+# Locks:    a helper that locks with a lease, called by a holder of the lock, lets a second holder in.
+# Holdfast: a nested call shares the lease of the outermost call, and does not change it.
 # Output:   redisson-nested-lease-shortens-lock: as stated: without nesting: other acquired false; nested and unlocked once: other acquired true, first still holds false, its unlock: IllegalMonitorStateException
 . "$(dirname "$0")/lib.sh"
 start_redis

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# redsync: Extend of a lapsed lock that nobody has returns ErrTaken, "lock already taken"; Unlock of it tells the truth.
+# redsync: Extend of an expired lock that nobody holds returns ErrTaken, "lock already taken"; Unlock returns the right error.
 #
 # Versions: redsync 4.18.1 with go-redis 9.22.1 on Redis 7.0.
-# Expected: the documentation of the errors: ErrTaken is for a lock that is taken on a quorum of nodes, ErrExtendFailed for an
-#           extension that failed, ErrLockAlreadyExpired for Unlock after the expiry.
-# Seen:     the lock's key is gone and no client has the lock. Extend returns ErrTaken and not ErrExtendFailed, while Unlock in the
-#           same state returns ErrLockAlreadyExpired.
-# Locks:    a holder that reads "taken" as "another works" waits or gives up, though the lock is free and only was lost.
-# Holdfast: Renew reports ErrLost, for a lease that lapsed and for one that another took; ErrHeld only answers a try to acquire.
+# Expected: the documentation of the errors: ErrTaken for a lock that is taken on a quorum of nodes, ErrExtendFailed for a failed
+#           extension, ErrLockAlreadyExpired for Unlock after the expiry.
+# Seen:     the lock's key is gone and no client has the lock. Extend returns ErrTaken and not ErrExtendFailed, while Unlock in the same
+#           state returns ErrLockAlreadyExpired.
+# Locks:    a holder that reads "taken" as "another client works" waits or gives up, although its lock only expired and is free.
+# Holdfast: Renew reports ErrLost, both for an expired lease and for a lock that another client took; ErrHeld only answers an attempt to
+#           acquire.
 # Output:   redsync-extend-of-a-lapsed-lock: as stated: keys 0, Extend: ErrTaken true, ErrExtendFailed false, Unlock: ErrLockAlreadyExpired true
 . "$(dirname "$0")/lib.sh"
 start_redis

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# tooz over PostgreSQL: all names share 65,536 locks, so that two names of a few hundred exclude each other.
+# tooz over PostgreSQL: all names share 65,536 locks, so two of a few hundred names exclude each other.
 #
 # Versions: tooz 9.1.0 with psycopg2-binary 2.9.12 on PostgreSQL 15.
-# Expected: the documentation of get_lock: the lock of that name. Locks of different names have nothing to do with each other, and an
-#           advisory lock of PostgreSQL has a key of 64 bits.
+# Expected: the documentation of get_lock: the lock of that name. Locks of different names should be independent, and the key of an
+#           advisory lock of PostgreSQL has 64 bits.
 # Seen:     the driver takes two bytes of a hash of the name. Of the names report-0, report-1, ... two have the same bytes within the
-#           first few hundred. When one is held, the other cannot be acquired, although nobody has it.
-# Locks:    work under unrelated names waits for each other, and a process that takes both, one inside the other, waits for itself.
-# Holdfast: names are compared in full; where a database hashes, the name is compared as well.
+#           first few hundred. While one is held, the other cannot be acquired, although nobody holds it.
+# Locks:    work under unrelated names waits for each other, and a process that takes both names, one inside the other, waits for itself.
+# Holdfast: names are compared in full, also in a database that hashes them.
 # Output:   tooz-postgres-names-share-locks: as stated: two of the first 1000 names collide: True; one acquired True, other acquired False; released: other acquired True
 . "$(dirname "$0")/lib.sh"
 start_postgres
