@@ -1,53 +1,54 @@
 -- Version 4 of the tables and functions that package postgres works with, in the schema holdfast. Migrate runs this text in one
--- transaction; it may be run again. Everything that happens to a lock happens under the lock on its row.
+-- transaction, and may run it again. Every change of a lock holds the row lock on its row.
 
--- IF NOT EXISTS would need the right to create schemas also where this one is there.
+-- CREATE SCHEMA IF NOT EXISTS would need the permission to create schemas even if this one exists.
 DO 'BEGIN IF NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = ''holdfast'') THEN CREATE SCHEMA holdfast; END IF; END';
 
--- A row for each name that was ever locked. Rows stay: they have the token.
+-- One row for each name that was ever locked. Rows are never deleted, because they keep the token.
 CREATE TABLE IF NOT EXISTS holdfast.lock (
 	name    text COLLATE "C" PRIMARY KEY,
-	token   bigint NOT NULL,      -- the first of the 32 that the last grant has
-	owner   text COLLATE "C",     -- who has the lock; NULL: nobody; with a ! at its end: who has released it, and it stands until it lapses (MinHold)
-	holder  jsonb,                -- the same for people
-	since   timestamptz NOT NULL, -- when it was granted
-	expires timestamptz NOT NULL, -- when it lapses; of a free lock: until when it is kept for whoever comes through the turnstile
-	queued  boolean NOT NULL      -- whether there may be a ticket, so that one statement of a client is not enough
+	token   bigint NOT NULL,      -- first of the 32 tokens of the last grant
+	owner   text COLLATE "C",     -- owner of the lock; NULL: none; ending in !: the owner has released the lock, and MinHold keeps it until it expires
+	holder  jsonb,                -- description of the owner for people
+	since   timestamptz NOT NULL, -- time of the grant
+	expires timestamptz NOT NULL, -- end of the lease; of a free lock: end of the time for which it is kept for the next waiter at the turnstile
+	queued  boolean NOT NULL      -- true: there may be a ticket, so a client has to call a function instead of sending one UPDATE
 ) WITH (fillfactor = 70);
 
--- A row for each attempt that waits. One that was given up while a statement of it could still be under way, or that lost the lock by
--- force, adoption or time, has one for a while, too.
+-- One row for each waiting attempt. An attempt also keeps a row for a while if it gave up while a statement of it could still be
+-- executed, or if it lost the lock by force, adoption or expiry.
 CREATE TABLE IF NOT EXISTS holdfast.ticket (
 	name    text COLLATE "C" NOT NULL,
 	owner   text COLLATE "C" NOT NULL,
-	place   bigint GENERATED ALWAYS AS IDENTITY, -- in the order of arrival, drawn under the lock on the row of the name
-	channel text,                                -- where its client listens, with - in front while it blocks at the turnstile, + once it is through; NULL: it polls
-	grace   bigint NOT NULL DEFAULT 0,           -- for how many µs a hand-over to it stands until it confirms
+	place   bigint GENERATED ALWAYS AS IDENTITY, -- position in the queue, in the order of arrival; taken under the row lock of the name
+	channel text,                                -- channel on which its client listens; begins with - while the client blocks at the turnstile, with + once it has passed; NULL: the client polls
+	grace   bigint NOT NULL DEFAULT 0,           -- µs for which a hand-over to this attempt is kept until the attempt confirms it
 	holder  jsonb,
 	expires timestamptz NOT NULL,
-	gone    boolean NOT NULL DEFAULT false,      -- given up or taken from: it never gets the lock, nor a place
+	gone    boolean NOT NULL DEFAULT false,      -- the attempt has given up or lost the lock: it never gets the lock or a place again
 	PRIMARY KEY (name, owner)
 );
 CREATE INDEX IF NOT EXISTS ticket_expires ON holdfast.ticket (expires);
 
--- A busy name makes a dead row with each turn, however many names are at rest: a fifth of the whole table is too late for it.
+-- Each hand-over of a busy name leaves a dead row, even if most names are idle. The default, to vacuum when a fifth of the whole table
+-- is dead, would be too late.
 ALTER TABLE holdfast.lock SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 ALTER TABLE holdfast.ticket SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
 CREATE TABLE IF NOT EXISTS holdfast.version (version integer NOT NULL);
-ALTER TABLE holdfast.version REPLICA IDENTITY FULL; -- where all tables are published, a row is deleted by that alone
+ALTER TABLE holdfast.version REPLICA IDENTITY FULL; -- a publication of all tables accepts a DELETE only with a replica identity
 DELETE FROM holdfast.version;
 INSERT INTO holdfast.version VALUES (4);
 
--- Returns how many wait for a name. This function, bury and queue are in PL/pgSQL, which keeps its plans: an SQL function that the server
--- cannot inline is parsed and planned at each call.
+-- Returns the number of waiters for a name. This function, bury and queue are in PL/pgSQL, which caches its plans: the server parses and
+-- plans an SQL function at each call if it cannot inline the function.
 CREATE OR REPLACE FUNCTION holdfast.waiters(p_name text) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	RETURN (SELECT count(*) FROM holdfast.ticket WHERE name = p_name AND NOT gone AND expires > clock_timestamp());
 END $$;
 
--- Returns the key of the advisory lock of a name, the turnstile. Waiters block in it for a moment, and come through in the order of
--- their arrival. It is a hint: whoever has it may look at the row next, and the row alone decides. Two names with one key cost time.
+-- Returns the key of the turnstile of a name, an advisory lock. Waiters block in it for a moment, and pass in the order of their
+-- arrival. The turnstile is a hint: its holder reads the row next, and the row alone decides. Two names with the same key only cost time.
 CREATE OR REPLACE FUNCTION holdfast.turnstile(p_name text) RETURNS bigint LANGUAGE sql STABLE AS $$
 	SELECT hashtextextended(p_name, 'holdfast.lock'::regclass::oid::bigint)
 $$;
@@ -57,9 +58,9 @@ CREATE OR REPLACE FUNCTION holdfast.first(p_name text) RETURNS SETOF holdfast.ti
 	SELECT * FROM holdfast.ticket WHERE name = p_name AND NOT gone AND expires > clock_timestamp() ORDER BY place LIMIT 1
 $$;
 
--- Tells a client that it is the turn of its attempt, and says whether it could be told: not where it polls, nor while the queue of
--- notifications of the whole server is nearly full, as a statement that finds it full fails. Some session that listens to anything
--- then hangs in a transaction.
+-- Notifies the client of an attempt that it is next, and reports whether it did. It notifies no client that polls, and none while the
+-- server's queue of notifications is nearly full, because NOTIFY fails if the queue is full. The queue fills up if a session that
+-- listens hangs in a transaction.
 CREATE OR REPLACE FUNCTION holdfast.told(p_channel text, p_owner text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
 	IF coalesce(ltrim(p_channel, '+-'), '') = '' OR pg_notification_queue_usage() > 0.9 THEN
@@ -69,8 +70,8 @@ BEGIN
 	RETURN true;
 END $$;
 
--- Has p_owner never get the lock, nor a place. The caller has locked the row, and then has queued say that there is a ticket. What is
--- kept is nobody's already.
+-- Marks p_owner as gone, so that it never gets the lock or a place again. The caller has locked the row, and afterwards sets queued. A
+-- lock that MinHold keeps needs no mark, because it has no owner.
 CREATE OR REPLACE FUNCTION holdfast.bury(p_name text, p_owner text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	INSERT INTO holdfast.ticket (name, owner, expires, gone)
@@ -78,15 +79,15 @@ BEGIN
 		ON CONFLICT (name, owner) DO UPDATE SET gone = true, expires = excluded.expires;
 END $$;
 
--- Gives the lock to the first that waits, or to nobody. The caller has locked the row.
+-- Gives the lock to the first waiter, or frees it. The caller has locked the row.
 CREATE OR REPLACE FUNCTION holdfast.pass(p_name text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	at timestamptz := clock_timestamp();
 	l  holdfast.lock;
 	t  holdfast.ticket;
 BEGIN
-	-- A transaction that relies on the lease (Fenced) ends before the lock passes on. The first that can be told hears that the lease
-	-- is over, and looks often from then on.
+	-- If a transaction relies on the lease (FenceTx), the lock passes on only after that transaction. The first waiter that can be notified
+	-- is told that the lease is over, and polls often from then on.
 	SELECT * INTO l FROM holdfast.lock WHERE name = p_name FOR UPDATE SKIP LOCKED;
 	IF NOT FOUND THEN
 		UPDATE holdfast.lock SET expires = at WHERE name = p_name AND expires > at;
@@ -98,15 +99,15 @@ BEGIN
 	END IF;
 	SELECT * INTO t FROM holdfast.first(p_name);
 	IF t.channel LIKE '-%' AND l.owner IS NOT NULL THEN
-		-- Whoever blocks at the turnstile comes through by itself, and the lock is kept for it, unless one is through already and waits
-		-- for the row. If nobody has come in time, the lock is free without an owner, and is handed to the first like any other.
+		-- A waiter that blocks at the turnstile passes by itself, and the lock is kept for it, unless another has passed already and waits
+		-- for the row. If none passes in time, the lock is free, and is handed to the first waiter as usual.
 		SELECT * INTO t FROM holdfast.ticket w
 			WHERE w.name = p_name AND NOT w.gone AND w.expires > at AND w.channel LIKE '+%' ORDER BY w.place LIMIT 1;
 	END IF;
 	IF t.owner IS NOT NULL THEN
 		DELETE FROM holdfast.ticket WHERE name = p_name AND owner = t.owner;
 		IF NOT holdfast.told(t.channel, t.owner) AND ltrim(t.channel, '+-') <> '' THEN
-			t.grace := 3 * t.grace; -- it asks every two seconds
+			t.grace := 3 * t.grace; -- its client polls every two seconds
 		END IF;
 		UPDATE holdfast.lock SET token = holdfast.next(token, at), owner = t.owner, holder = t.holder, since = at,
 			expires = at + t.grace * interval '1 microsecond',
@@ -118,17 +119,17 @@ BEGIN
 	END IF;
 END $$;
 
--- The first token of the grant after the one that has p_token. It follows the clock as well, so that a row that was lost, with a
--- replica that lagged or by a purge, begins above what went before. An SQL function that is declared more constant than its body is
--- not inlined.
+-- Returns the first token of the next grant after the grant with p_token. It also follows the clock, so that tokens still rise after a row
+-- was lost by a failover to a replica that lagged, or by a purge. The function is STABLE, because an SQL function that is declared less
+-- volatile than its body is not inlined.
 CREATE OR REPLACE FUNCTION holdfast.next(p_token bigint, p_at timestamptz) RETURNS bigint LANGUAGE sql STABLE AS $$
 	SELECT greatest(p_token + 32, (extract(epoch FROM p_at) * 1000000)::bigint)
 $$;
 
--- Takes the lock (o_token), or says who has it and, with p_wait, queues up. It may be repeated: an owner that has the lock keeps the
--- token, and has it for p_ttl µs from now, or for longer if it had. A place in the queue lasts p_place µs. It is for what clients
--- cannot do in a statement of their own, which is to take a lock that is free or was handed to them. There is a row for the name.
--- A p_channel with a + in front is that of a client whose session has the turnstile.
+-- Takes the lock and returns its token (o_token), or returns the holder and, with p_wait, queues up. It may be repeated: an owner that has
+-- the lock keeps the token, and keeps the lock for p_ttl µs from now, or for longer if its lease lasts longer. A place in the queue lasts
+-- p_place µs. Clients take a lock that is free or was handed to them by one UPDATE, and call this function otherwise. The row of the name
+-- exists. A p_channel that begins with + belongs to a client whose session has the turnstile.
 CREATE OR REPLACE FUNCTION holdfast.acquire(
 	p_name text, p_owner text, p_ttl bigint, p_holder jsonb, p_wait boolean, p_channel text, p_grace bigint, p_place bigint,
 	OUT o_token bigint, OUT o_owner text, OUT o_holder jsonb, OUT o_age bigint, OUT o_left bigint, OUT o_waiters bigint
@@ -136,14 +137,14 @@ CREATE OR REPLACE FUNCTION holdfast.acquire(
 DECLARE
 	at timestamptz := clock_timestamp();
 	l  holdfast.lock;
-	t  holdfast.ticket; -- its own
-	f  holdfast.ticket; -- the first
+	t  holdfast.ticket; -- ticket of p_owner
+	f  holdfast.ticket; -- first ticket in the queue
 	through boolean := coalesce(p_channel LIKE '+%', false);
 	denied boolean := false;
 	free boolean := false;
 BEGIN
-	-- Most denials change nothing, and lock nothing: also those of a lock that has lapsed, while its row is in use. That is so for as
-	-- long as a transaction outlives the lease on which it relies, and each place in the queue can ask again.
+	-- Most denials change and lock nothing. That also holds for a lock that has expired while its row is locked: a transaction that relies
+	-- on the lease may outlive it for long, and each waiter asks again meanwhile.
 	SELECT * INTO l FROM holdfast.lock WHERE name = p_name;
 	IF l.owner <> p_owner THEN
 		denied := l.expires > at;
@@ -176,7 +177,7 @@ BEGIN
 			END IF;
 			free := CASE
 				WHEN through AND (f.owner IS NULL OR f.channel LIKE '-%') OR f.owner = p_owner THEN true
-				-- It is kept for those who come through the turnstile, if there are any.
+				-- The lock is kept for waiters at the turnstile, if there are any.
 				WHEN f.owner IS NULL THEN l.expires <= at OR pg_try_advisory_xact_lock(holdfast.turnstile(p_name))
 				ELSE false
 			END;
@@ -200,7 +201,7 @@ BEGIN
 		IF p_wait THEN
 			PERFORM holdfast.queue(p_name, p_owner, p_holder, p_channel, p_grace, at + p_place * interval '1 microsecond');
 		END IF;
-		-- A place that a crash undoes is asked for again, and what was handed to another is confirmed, as after a release.
+		-- A client asks again for a place that a crash undoes, and confirms a hand-over by a durable transaction, as after a release.
 		PERFORM set_config('synchronous_commit', 'off', true);
 	END IF;
 	o_owner := l.owner;
@@ -210,10 +211,10 @@ BEGIN
 	o_waiters := holdfast.waiters(p_name);
 END $$;
 
--- Blocks at the turnstile until this session is through, and then takes the lock as acquire does, or queues up. The session has the
--- turnstile then, until it leaves; o_blocked reports whether it had to wait for that. o_blocked is NULL if lock_timeout ended the wait,
--- which bounds how long the snapshot of this statement keeps dead rows from being cleaned up. Its ticket then notes at once that nothing
--- blocks any more: until its client does that, those behind would come through before it.
+-- Blocks until this session has the turnstile, and then takes the lock as acquire does, or queues up. The session keeps the turnstile until
+-- it calls leave. o_blocked reports whether the session had to wait. It is NULL if lock_timeout ended the wait; that bounds the time for
+-- which the snapshot of this statement holds back vacuum. The ticket then records at once that nothing blocks any more: otherwise later
+-- waiters would pass first, until the client records it.
 CREATE OR REPLACE FUNCTION holdfast.enter(
 	p_name text, p_owner text, p_ttl bigint, p_holder jsonb, p_grace bigint, p_place bigint,
 	OUT o_blocked boolean, OUT o_token bigint, OUT o_owner text, OUT o_holder jsonb, OUT o_age bigint, OUT o_left bigint, OUT o_waiters bigint
@@ -234,10 +235,10 @@ BEGIN
 		END;
 		o_blocked := true;
 	END IF;
-	-- The one before has left the turnstile in the statement that frees the row, before that is committed: this waits for the commit.
-	-- While an old snapshot keeps dead versions of the row, a search by name visits each of them, so there is one search.
+	-- The last holder has left the turnstile in the statement that frees the row, before its commit. This statement waits for the commit.
+	-- While an old snapshot keeps dead versions of the row, a search by name visits each of them. So this function searches once.
 	SELECT owner IS NULL AND NOT queued, ctid INTO free, place FROM holdfast.lock WHERE name = p_name FOR NO KEY UPDATE;
-	IF NOT FOUND THEN -- the row was purged; the client asks for it to be made
+	IF NOT FOUND THEN -- the row was purged; the client inserts it and asks again
 		o_waiters := 0;
 		RETURN;
 	END IF;
@@ -251,7 +252,7 @@ BEGIN
 		FROM holdfast.acquire(p_name, p_owner, p_ttl, p_holder, true, '+', p_grace, p_place) a;
 END $$;
 
--- Releases the lock as release does, and leaves the turnstile, which this session has.
+-- Releases the lock as release does, and frees the turnstile, which this session holds.
 CREATE OR REPLACE FUNCTION holdfast.leave(p_name text, p_owner text, p_keep bigint, p_bury boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	at timestamptz := clock_timestamp();
@@ -268,9 +269,9 @@ BEGIN
 	PERFORM pg_advisory_unlock(holdfast.turnstile(p_name));
 END $$;
 
--- Gives p_owner a place in the queue, or keeps its place. The caller has locked the row. For a new place the row changes even if it is
--- marked already, and so it does for a new channel: if the isolation is stricter than READ COMMITTED, a release whose snapshot is older
--- does not see the ticket as it is, and is refused, and so repeated, only because the row is another.
+-- Gives p_owner a place in the queue, or prolongs its place. The caller has locked the row. A new place or a new channel updates the row
+-- even if queued is already set: at an isolation above READ COMMITTED, a release with an older snapshot does not see the ticket, and only
+-- the changed row makes the server reject that release, so that it is repeated.
 CREATE OR REPLACE FUNCTION holdfast.queue(p_name text, p_owner text, p_holder jsonb, p_channel text, p_grace bigint, p_expires timestamptz)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -284,8 +285,8 @@ BEGIN
 		ON CONFLICT (name, owner) DO UPDATE SET channel = p_channel, grace = p_grace, expires = p_expires;
 END $$;
 
--- Takes the lock over from p_from. It may be repeated, and then does not shorten what p_owner has. NULL: p_from has it no more; 0: a
--- transaction relies on its lease.
+-- Takes the lock over from p_from and returns the new token. It may be repeated, and then does not shorten the lease of p_owner. NULL:
+-- p_from no longer has the lock; 0: a transaction relies on its lease.
 CREATE OR REPLACE FUNCTION holdfast.adopt(p_name text, p_from text, p_owner text, p_ttl bigint, p_holder jsonb) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	at timestamptz;
@@ -314,18 +315,18 @@ BEGIN
 	RETURN l.token;
 END $$;
 
--- Frees the lock if p_owner has it, now or p_keep µs from now, and gives up its place in the queue. A lock that is kept is nobody's:
--- no owner has a name with a ! at its end, so nothing that p_owner has sent prolongs or continues it. With p_keep below 0 it stays p_owner's.
--- p_bury says that a statement of p_owner may still be under way: it will find that p_owner is gone. It is for what clients cannot do
--- in a statement of their own, which is to free a lock for which nobody waits.
+-- Frees the lock of p_owner, now or after p_keep µs, and gives up its place in the queue. A lock that is kept has no owner: no owner's name
+-- ends in !, so no earlier statement of p_owner prolongs or continues it. With p_keep below 0, p_owner keeps the lock. p_bury marks p_owner
+-- as gone, because a statement of p_owner may still be executed. Clients free a lock without waiters by one UPDATE, and call this function
+-- otherwise.
 CREATE OR REPLACE FUNCTION holdfast.release(p_name text, p_owner text, p_keep bigint, p_bury boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	at timestamptz := clock_timestamp();
 	l  holdfast.lock;
 BEGIN
 	IF p_keep = 0 THEN
-		-- Where a crash undoes the release the lock lapses; no one need wait for the disk, or for a replica. Who it is handed
-		-- to confirms with a transaction that does, and that comes later in the log.
+		-- If a crash undoes the release, the lock expires, so nobody has to wait for the disk or a replica. The next holder confirms the
+		-- hand-over in a transaction that waits for both, and that is later in the log.
 		PERFORM set_config('synchronous_commit', 'off', true);
 	END IF;
 	IF p_bury THEN
@@ -345,7 +346,8 @@ BEGIN
 	END IF;
 END $$;
 
--- Takes the lock from its holder, if p_token is one of the holder's, and says whether it was. One that is kept has the token 0.
+-- Takes the lock from its holder if p_token belongs to the holder's grant, and reports whether it did. A lock that MinHold keeps has the
+-- token 0.
 CREATE OR REPLACE FUNCTION holdfast.force(p_name text, p_token bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
 	l holdfast.lock;

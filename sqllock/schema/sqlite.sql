@@ -1,24 +1,24 @@
 -- Version 1 of the tables that package sqllock works with, for SQLite 3.35 or newer. Times are µs since 1970, of the machine's clock.
 
--- A row for each name that was ever locked. Rows stay: they have the token.
+-- One row for each name that was ever locked. Rows are never deleted, because they keep the token.
 CREATE TABLE IF NOT EXISTS holdfast_lock (
 	name    text    NOT NULL PRIMARY KEY,
-	stamp   integer NOT NULL, -- drawn anew at each change: a statement that was decided by an older one changes nothing
-	token   integer NOT NULL, -- the first of those that the last grant has
-	owner   text    NOT NULL, -- who has the lock; empty: nobody; with a ! at its end: who has released it, and it stands until it lapses (MinHold)
-	holder  text    NOT NULL, -- the same for people, as JSON
-	since   integer NOT NULL, -- when it was granted
-	expires integer NOT NULL, -- when it lapses
-	places  integer NOT NULL  -- how many places in the queue were given
+	stamp   integer NOT NULL, -- random, new at each change: a statement that names an older stamp changes nothing
+	token   integer NOT NULL, -- first token of the last grant
+	owner   text    NOT NULL, -- owner of the lock; empty: none; ending in !: the owner has released the lock, and MinHold keeps it until it expires
+	holder  text    NOT NULL, -- description of the owner for people, as JSON
+	since   integer NOT NULL, -- time of the grant
+	expires integer NOT NULL, -- end of the lease
+	places  integer NOT NULL  -- number of places that the queue has given out
 ) WITHOUT ROWID;
 
--- A row for each attempt that waits.
+-- One row for each waiting attempt.
 CREATE TABLE IF NOT EXISTS holdfast_ticket (
 	name    text    NOT NULL,
 	owner   text    NOT NULL,
-	place   integer NOT NULL, -- in the order of arrival
+	place   integer NOT NULL, -- position in the queue, in the order of arrival
 	holder  text    NOT NULL,
-	expires integer NOT NULL, -- when it lapses unless its client polls
+	expires integer NOT NULL, -- end of the ticket, unless its client polls
 	PRIMARY KEY (name, owner)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS holdfast_ticket_place ON holdfast_ticket (name, place);
