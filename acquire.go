@@ -61,7 +61,7 @@ func (c *Client) doKind(ctx context.Context, key string, k kind, opts *AcquireOp
 	defer func() {
 		unlink()
 		cancel(nil)
-		end := lease.hold.Loss()
+		end := lease.hold.LossReason()
 		if failed := lease.hold.Release(context.WithoutCancel(ctx)); end == nil {
 			end = failed
 		}
@@ -109,7 +109,7 @@ func (c *Client) nestHold(ctx context.Context, outer *holder.Hold, key string, k
 		return nil, nil
 	}
 	wanted := cmp.Or(opts, &AcquireOptions{})
-	return c.keeper.Nest(ctx, outer, key, func(o *holder.Options, its holder.Kind, place holder.Place) (bool, error) {
+	return c.keeper.NestHold(ctx, outer, key, func(o *holder.Options, its holder.Kind, place holder.Place) (bool, error) {
 		switch {
 		case isReaderOrWriter(its) != isReaderOrWriter(k) || isReaderOrWriter(k) && isReader(its) != isReader(k):
 			return false, upgradeError(its, k)
@@ -141,7 +141,7 @@ func (o *AcquireOptions) agreesWith(outer *holder.Options, k kind, place int) bo
 func (c *Client) obtainHold(ctx context.Context, a *holder.Call, k kind) (*holder.Hold, error) {
 	return c.keeper.Run(ctx, a, func() (h *holder.Hold, err error) {
 		if k == nil {
-			h, err = a.Obtain()
+			h, err = a.Acquire()
 		} else {
 			h, err = k.obtain(c, a)
 		}
@@ -156,7 +156,7 @@ func (c *Client) explainEnd(caller context.Context, a *holder.Call, err error) e
 		return err
 	}
 	last := driverkit.ObstacleIn(err)
-	if end, ok := a.Wait.Deadline(); ok && last != nil && time.Since(end) >= pace.Standstill() {
+	if end, ok := a.Wait.Deadline(); ok && last != nil && time.Since(end) >= pace.StandstillTime() {
 		last = &outdatedObstacle{last, time.Since(end)}
 		err = driverkit.WithObstacle(context.DeadlineExceeded, last)
 	}

@@ -86,10 +86,10 @@ func New(drv Driver, opts *Options) (*Client, error) {
 	}
 	c.keeper = holder.New(drv, cmp.Or(opts.Holder, thisProcess()), &c.events)
 	if n, ok := drv.(driver.Notifier); ok {
-		n.Notify(c.nodeChanged)
+		n.Notify(c.reportNodeEvent)
 	}
 	if a, ok := drv.(driver.Alerter); ok {
-		a.Alert(c.keeper.NoteAlert)
+		a.Alert(c.keeper.CheckAlert)
 	}
 	return c, nil
 }
@@ -104,7 +104,7 @@ func (c *Client) Nodes() []NodeEvent {
 	return nil
 }
 
-func (c *Client) nodeChanged(e NodeEvent) {
+func (c *Client) reportNodeEvent(e NodeEvent) {
 	level := slog.LevelWarn
 	if e.State == driver.NodeUp {
 		level = slog.LevelInfo

@@ -321,7 +321,7 @@ func (h *eventQueue) Lost(e holder.Lost) { callHook(h, h.hooks.Lost, LostEvent(e
 // Released implements holder.Events.
 func (h *eventQueue) Released(e holder.Released) { callHook(h, h.hooks.Released, ReleasedEvent(e)) }
 
-// Met implements holder.Events.
-func (h *eventQueue) Met(of holder.Kind, key string, held *HeldError) {
-	h.reportDiffering(of.(kind), key, held)
+// ObstacleMet implements holder.Events.
+func (h *eventQueue) ObstacleMet(of holder.Kind, key string, held *HeldError) {
+	h.reportSizeMismatch(of.(kind), key, held)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-func TestWaitEndIsHeldAndCancelIsBoth(t *testing.T) {
+func TestWaitEndAndCancelReturnDifferentErrors(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		for _, c := range []*holdfast.Client{b.client, b.newPeer()} {

@@ -249,7 +249,7 @@ func TestWriterReportsPlacesThatAreNotRenewed(t *testing.T) {
 	})
 }
 
-func TestNextHolderLearnsOfLeaseAtRisk(t *testing.T) {
+func TestHandOverKeepsAtRisk(t *testing.T) {
 	risky := make(map[string]bool)
 	hooks := holdfast.Hooks{AtRisk: func(e holdfast.AtRiskEvent) { risky[e.Owner] = e.AtRisk }}
 	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {

@@ -187,7 +187,7 @@ func (c *Client) obtainReaderOrWriter(a *holder.Call, k kind) (*holder.Hold, err
 	s := &gateCall{Call: a, client: c, kind: k}
 	for {
 		h, err := s.passGate()
-		if !errors.Is(err, errMidway) {
+		if !errors.Is(err, errGateLostMidway) {
 			return h, err
 		}
 		a.Admitted = true // MaxWaiters does not reject a caller that already waits
@@ -199,19 +199,19 @@ const gateWait = 250 * time.Millisecond
 
 // acquireGate acquires the gate.
 func (s *gateCall) acquireGate() (*holder.Hold, error) {
-	g := s.Part(s.Wait, s.Key)
+	g := s.NewPart(s.Wait, s.Key)
 	g.Note = s.kind.NoteAt(0, s.Note)
 	if isReader(s.kind) {
 		g.NoRenew, g.Margin = false, 0
 	}
-	gate, err := g.Obtain()
+	gate, err := g.Acquire()
 	if held, ok := errors.AsType[*HeldError](err); ok && s.NoWait {
-		s.client.events.reportDiffering(s.kind, s.Key, held)
+		s.client.events.reportSizeMismatch(s.kind, s.Key, held)
 		if isReaderNote(held.Holder.Note) {
 			wait, cancel := context.WithTimeout(s.Wait, gateWait)
 			defer cancel()
 			g.Wait, g.NoWait = wait, false
-			gate, err = g.Obtain()
+			gate, err = g.Acquire()
 			err = s.client.explainEnd(s.Wait, g, err)
 		}
 	}
@@ -227,7 +227,7 @@ func (s *gateCall) passGate() (*holder.Hold, error) {
 	}
 	wait, cancel := context.WithCancelCause(s.Wait)
 	defer cancel(nil)
-	defer context.AfterFunc(gate.Context(), func() { cancel(errMidway) })()
+	defer context.AfterFunc(gate.Context(), func() { cancel(errGateLostMidway) })()
 	h, all := gate, []*holder.Hold{gate}
 	if isReader(s.kind) {
 		h, err = s.acquirePlace(wait)
@@ -237,11 +237,11 @@ func (s *gateCall) passGate() (*holder.Hold, error) {
 		places, err = s.acquireAllPlaces(wait, cancel)
 		all = append(all, places...)
 	}
-	if err == nil && s.Admit(h, all) {
+	if err == nil && s.JoinParts(h, all) {
 		return h, nil
 	}
-	if err == nil || errors.Is(context.Cause(wait), errMidway) {
-		err = errMidway
+	if err == nil || errors.Is(context.Cause(wait), errGateLostMidway) {
+		err = errGateLostMidway
 	}
 	holder.ReleaseUnused(s.Wait, all)
 	return nil, err
@@ -249,7 +249,7 @@ func (s *gateCall) passGate() (*holder.Hold, error) {
 
 // acquirePlace acquires a place for a reader.
 func (s *gateCall) acquirePlace(wait context.Context) (*holder.Hold, error) {
-	p := s.Part(wait, s.Key)
+	p := s.NewPart(wait, s.Key)
 	p.Admitted = true
 	return s.client.obtainPlace(p, s.kind, "places for readers")
 }
@@ -262,7 +262,7 @@ func (s *gateCall) acquireAllPlaces(wait context.Context, cancel context.CancelC
 	var parts []*holder.Call
 	for number := range places {
 		place := holder.Place{Of: s.Key, Number: number}
-		p := s.Part(wait, place.Key())
+		p := s.NewPart(wait, place.Key())
 		p.Place, p.Note, p.Admitted = place, s.kind.NoteAt(number, s.Note), true
 		parts = append(parts, p)
 	}
@@ -272,11 +272,11 @@ func (s *gateCall) acquireAllPlaces(wait context.Context, cancel context.CancelC
 	unlink := make([]func() bool, len(places))
 	for i, p := range parts {
 		all.Go(func() {
-			if places[i], errs[i] = p.Obtain(); errs[i] != nil {
+			if places[i], errs[i] = p.Acquire(); errs[i] != nil {
 				failed.Do(func() { first = errs[i]; cancel(nil) })
 				return
 			}
-			unlink[i] = context.AfterFunc(places[i].Context(), func() { cancel(errMidway) })
+			unlink[i] = context.AfterFunc(places[i].Context(), func() { cancel(errGateLostMidway) })
 		})
 	}
 	all.Wait()

@@ -152,7 +152,7 @@ func (s *placeSearch) tryPlaces() (h *holder.Hold, err error) {
 // tryPlace asks for one place without waiting for its holder.
 func (s *placeSearch) tryPlace(wait context.Context, number int) (*holder.Hold, error) {
 	h, err := s.call.TryPlace(wait, number)
-	s.client.events.reportDiffering(s.kind, s.call.Key, err)
+	s.client.events.reportSizeMismatch(s.kind, s.call.Key, err)
 	return h, err
 }
 
@@ -217,9 +217,9 @@ func (s *placeSearch) noPlaceError(last error) error {
 	return fmt.Errorf("%d of its %d %s are held, and the others cannot be asked for: %w", held, len(s.met), s.word, last)
 }
 
-// reportDiffering sends a SizeMismatchEvent if obstacle names a holder of key that gave another number of slots or
+// reportSizeMismatch sends a SizeMismatchEvent if obstacle names a holder of key that gave another number of slots or
 // readers than k.
-func (h *eventQueue) reportDiffering(k kind, key string, obstacle error) {
+func (h *eventQueue) reportSizeMismatch(k kind, key string, obstacle error) {
 	held, ok := errors.AsType[*HeldError](obstacle)
 	if !ok {
 		return

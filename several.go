@@ -88,7 +88,7 @@ func (a *Leases) Release(ctx context.Context) (err error) {
 	defer cancel()
 	for i, l := range a.leases {
 		a.unlink[i]()
-		if lost := l.hold.Loss(); lost != nil {
+		if lost := l.hold.LossReason(); lost != nil {
 			a.cancel(a.withKey(l, lost))
 		}
 	}
@@ -132,8 +132,8 @@ type severalCall struct {
 	held   []*holder.Hold // holds on the first of keys
 }
 
-// errMidway ends a wait because the call has lost a lease that it already had.
-var errMidway = errors.New("a lease was lost while another was waited for")
+// errGateLostMidway ends a wait because the call has lost a lease that it already had.
+var errGateLostMidway = errors.New("a lease was lost while another was waited for")
 
 func (c *Client) acquireAll(ctx context.Context, keys []string, opts *AcquireOptions, once bool) (*Leases, error) {
 	s := &severalCall{client: c, ctx: ctx, wait: ctx, given: opts, outer: holder.FromContext(ctx), noWait: once}
@@ -154,7 +154,7 @@ func (c *Client) acquireAll(ctx context.Context, keys []string, opts *AcquireOpt
 			}
 		}
 		holder.ReleaseUnused(s.wait, slices.Concat(s.nested, s.held))
-		if err != nil && !errors.Is(err, errMidway) {
+		if err != nil && !errors.Is(err, errGateLostMidway) {
 			return nil, wrapError("acquire", key, err)
 		}
 	}
@@ -216,7 +216,7 @@ func (s *severalCall) checkOrder() (key string, err error) {
 	if len(s.keys) == 0 {
 		return "", nil
 	}
-	if later := s.client.keeper.LaterThan(s.keys[0], s.outer, s.nested); later != nil {
+	if later := s.client.keeper.LaterHold(s.keys[0], s.outer, s.nested); later != nil {
 		return s.keys[0], invalidError("the context comes from a lease on %q, which comes later in the order of keys; "+
 			"take all keys in one call, or use TryAcquireAll, which does not wait", later.Key())
 	}
@@ -261,14 +261,14 @@ func (s *severalCall) acquireNext(key string) error {
 	wait, cancel := context.WithCancelCause(s.wait)
 	defer cancel(nil)
 	for _, h := range slices.Concat(s.nested, s.held) {
-		defer context.AfterFunc(h.Context(), func() { cancel(errMidway) })()
+		defer context.AfterFunc(h.Context(), func() { cancel(errGateLostMidway) })()
 	}
 	h, err := s.client.obtainHold(s.ctx, s.newCall(wait, key), nil)
 	switch {
 	case err == nil:
 		s.held = append(s.held, h)
-	case errors.Is(context.Cause(wait), errMidway):
-		return errMidway
+	case errors.Is(context.Cause(wait), errGateLostMidway):
+		return errGateLostMidway
 	}
 	return err
 }
@@ -277,7 +277,7 @@ func (s *severalCall) acquireNext(key string) error {
 func (s *severalCall) makeLeases() *Leases {
 	holds := slices.Concat(s.nested, s.held)
 	slices.SortFunc(holds, func(a, b *holder.Hold) int { return strings.Compare(a.Key(), b.Key()) })
-	last := s.client.keeper.Together(s.outer, holds, s.held, s.opts.MaxHold, s.opts.MinHold)
+	last := s.client.keeper.ChainHolds(s.outer, holds, s.held, s.opts.MaxHold, s.opts.MinHold)
 	if last == nil {
 		return nil
 	}

@@ -18,46 +18,46 @@
 //   - Wait. Acquire waits while another owner has the lock, and while the service does not
 //     answer, also if it does not answer from the start. The wait ends with a grant, the end of
 //     ctx, Close, or a rejection that time does not change, such as a wrong password.
-//     (AcquireWaitsForTheRelease, AWaitGoesOnWhenTheHolderDies, AWaitSurvivesAnOutage,
-//     AWaitMayBeginInAnOutage)
+//     (AcquireWaitsForRelease, WaitOutlivesDeadHolder, WaitSurvivesOutage,
+//     WaitCanStartDuringOutage)
 //   - NoWait. With Request.NoWait, Acquire makes one attempt. It may repeat that for a moment
 //     while a free lock is kept for waiters, and no owner is known. It returns a *HeldError if the
 //     service answered that another owner has the lock or comes first, and an
 //     *UnavailableError if the service did not answer. It never confuses the two.
-//     (TryOnAHeldKeyNamesTheHolder, OneTryWinsOrNone, WithoutAMajorityTheNodesAreNamed)
+//     (TryNamesHolder, AtMostOneTryWins, LostMajorityNamesNodes)
 //   - End. If ctx ends a wait, the error matches ctx.Err() and the last obstacle of the wait,
 //     if that is known. If ctx has ended before, Acquire takes nothing.
-//     (CancelledWaitSaysBoth, AnEndedContextTakesNothing, TheObstacleIsToldWhenItChanges)
+//     (CancelledWaitNamesObstacle, EndedContextAcquiresNothing, ObstacleChangeIsReported)
 //   - Nothing stays. When Acquire returns an error, it leaves no lock and no place in a
 //     queue: none at all if the service answers, and otherwise none that outlives
 //     Request.TTL. It releases a lock that was granted at the last moment. As ctx may have ended,
 //     the driver sends these requests with a context and a time limit of its own.
-//     (CancelAtAnyPointLeavesNothing, LostRepliesLeaveNoLock, LostRepliesToATryLeaveNoLock)
+//     (CancelAtAnyPointLeavesNothing, LostRepliesLeaveNoLock, LostTryRepliesLeaveNoLock)
 //   - Obstacle. Acquire calls Request.OnObstacle when its wait begins, and when the obstacle
 //     changes its kind: a *HeldError or an *UnavailableError. The first call comes half a second
 //     after the wait for a holder has begun, at the latest: it lets calls of the same process
 //     that do not wait return. HeldError.Waiters does not count the caller.
-//     (TheObstacleIsToldWhenItChanges, WaitBeginsIsTold, MaxWaitersCountsTheOthers)
+//     (ObstacleChangeIsReported, WaitStartIsReported, MaxWaitersCountsOtherWaiters)
 //   - Order. With Limits.Order, waiters get the lock in the order in which they came. A
 //     waiter that leaves delays nobody. (WaitersAreServedInOrder,
-//     ALeaverDoesNotStopTheOthers)
+//     CancelledWaiterDelaysNobody)
 //
 // Grants:
 //
 //   - One holder. No two grants of a key are trusted at the same time.
-//     (OneHolderAtATime, OneHolderAmongClientsAndGoroutines, KeysDoNotTouchOneAnother)
+//     (OneHolderAtATime, OneHolderUnderContention, KeysAreIndependent)
 //   - Owner. Grant.Owner names one grant. No other grant of any process ever has the same owner.
-//     (TokensRiseAcrossClients, ReleaseByAStrangerChangesNothing)
+//     (TokensRiseAcrossClients, ReleaseByOtherOwnerChangesNothing)
 //   - Tokens. With Limits.Token, the token of a grant is above 0, and no less than Token +
 //     Block of every earlier grant of the key, however that grant ended. Without, it is 0.
-//     (TokensRiseAcrossClients, BlocksOfTokensAreApart, ForceReleaseEndsTheOldLease)
+//     (TokensRiseAcrossClients, TokenBlocksDoNotOverlap, ForceReleaseEndsLease)
 //   - TTL. The client asks for TTLs from Limits.MinTTL to Limits.MaxTTL. The driver rounds
 //     them up to a multiple of Limits.Granularity, never down, and Grant.TTL has the result.
-//     (LimitsAreKept, TTLsAreRoundedUp)
+//     (LimitsAreHonoured, TTLsAreRoundedUp)
 //   - Trust. TrustedUntil counts from before the request was sent, never from its answer.
 //     It ends before the service may give the lock to another owner, earlier by the drift
-//     of the clocks of client and service. (TrustCountsFromBeforeTheRequest,
-//     NoRenewEndsAfterTheTTL, CutOffALeaseEndsByItsDeadline)
+//     of the clocks of client and service. (TrustCountsFromBeforeRequest,
+//     NoRenewEndsAfterTTL, DisconnectedLeaseEndsByDeadline)
 //
 // Keeping and losing:
 //
@@ -65,56 +65,56 @@
 //     renew it for; the client changes it only with Limits.ChangeTTL. Renew never shortens
 //     the trust of a grant: the service may execute a request late, after its sender has gone and
 //     after a later request, and that must not end the trust.
-//     (ManyGrantsAreRenewedInOneCall, TheWatchdogKeepsALease, ExtendLonger, ExtendNeverShortens)
+//     (OneCallRenewsManyGrants, WatchdogKeepsLease, ExtendSetsLongerTTL, ExtendNeverShortens)
 //   - Loss. ErrLost means that the service answered that the owner does not have the lock.
 //     Every other error, such as a missing answer, leaves the old trust valid.
-//     (ARenewalWithoutAnAnswerLosesNothing, LostRepliesToRenewalsLoseNothing,
-//     AShortCutIsSurvived)
+//     (UnansweredRenewalKeepsTrust, LostRenewalRepliesKeepLease,
+//     LeaseSurvivesShortDisconnect)
 //   - Release. The driver sends a release even if ctx has ended. A release may be
 //     repeated, and never touches the lock of another owner. It may come while a renewal of
 //     the grant is in progress, and that renewal then does not set the lock again.
-//     (AReleaseIsSentWithAnEndedContext, AReleaseDuringARenewalFreesTheLock,
-//     ReleaseIsIdempotent, ReleaseByAStrangerChangesNothing, CutOffAReleaseIsNotConfirmed)
+//     (EndedContextStillReleases, ReleaseDuringRenewalFreesLock,
+//     ReleaseIsIdempotent, ReleaseByOtherOwnerChangesNothing, DisconnectedReleaseIsUnconfirmed)
 //   - Prompt. Release returns within about two seconds if the service does not answer, even if
 //     ctx does not end. If ctx ends or has ended, Release waits for the answer for another tenth of a
 //     second, and returns an error if there is none by then. The service may still execute
 //     the requests that were sent. Behind many requests of its own client a release may wait longer,
 //     while the service answers those.
-//     (AReleaseEndsByItself, AReleaseIsSentWithAnEndedContext)
+//     (UnansweredReleaseReturns, EndedContextStillReleases)
 //   - Keep. A release with keep above 0 leaves the lock in place for that time, rounded up
 //     like a TTL, and then the lock expires. Meanwhile the lock has no owner: Status.Kept is set, it has
 //     no token, and no renewal, adoption or Force of its last holder changes it; Force with token 0
 //     ends it. The client asks for it only with Limits.MinHold, and sends nothing more for the
-//     grant. (MinHoldOutlastsTheRelease, AKeptLockIsNobodys)
+//     grant. (MinHoldOutlastsRelease, KeptLockHasNoOwner)
 //   - Close. Close ends every Acquire with ErrClosed. It returns when the requests of earlier
 //     calls, such as a release, have been sent and no goroutine of the driver is left. It releases
 //     no lock: the client does that first. A second Close returns nil.
-//     (CloseEndsTheWaitsOfTheDriver, AClosedDriverSaysSo, CloseUnderLoadLeavesNothing)
+//     (DriverCloseEndsWaits, ClosedDriverReturnsErrClosed, CloseUnderLoadLeavesNothing)
 //
 // Abilities:
 //
 //   - Declared. The client rejects with ErrUnsupported each ability that Limits does not declare
-//     or the driver has no interface for, and does not ask the driver. (WhatIsNotDeclaredIsRefused)
+//     or the driver has no interface for, and does not ask the driver. (UndeclaredAbilityIsRejected)
 //   - Look. Check, Inspect, Queue, List and Diagnose change nothing, on the service or in the
-//     driver. (CheckAsksTheService, InspectShowsTheHolder, InspectOfAFreeKey,
-//     ListShowsWhatIsHeld, QueueShowsWhoWaitsInOrder)
+//     driver. (CheckAsksService, InspectShowsHolder, InspectShowsFreeKey,
+//     ListShowsHeldLocks, QueueShowsWaitersInOrder)
 //   - Force. Force takes the lock from the grant that the token belongs to, and from no
 //     other. The first waiter gets it next, and the old holder cannot renew it.
-//     (ForceReleaseComparesTheToken, ForceReleaseEndsTheOldLease,
-//     ForceReleaseServesTheNextWaiter)
+//     (ForceReleaseComparesToken, ForceReleaseEndsLease,
+//     ForceReleaseServesNextWaiter)
 //   - Alert. A driver that receives a message about a Force notifies the client, with the reason
 //     that was given to Force. An alert is a hint: the client calls Check, which decides. Without an
-//     alert the client notices the loss at the next renewal. (AForcedHolderHearsWhy)
+//     alert the client notices the loss at the next renewal. (ForcedHolderLearnsReason)
 //   - Adopt. At most one client adopts a grant. No client adopts a grant that has expired, was
 //     released, or was replaced by another owner's, even while Keep leaves the lock in place. Only a
 //     grant that was asked for with Request.Adoptable is adopted: it serves one holder, so that nobody
-//     else in the process relies on it. (AdoptContinuesAGrant,
-//     OneGrantIsAdoptedOnce, OnlyAnAdoptableGrantIsAdopted,
-//     AnAdoptableGrantServesOneHolder, AdoptOfAPassedGrantIsLost, AdoptOfAReleasedGrantIsLost,
-//     ADetachedGrantThatIsOverStaysOver, ADetachedGrantIsRenewedAndReleased,
-//     DetachLeavesTheLockUntilItsDeadline)
+//     else in the process relies on it. (AdoptContinuesGrant,
+//     GrantIsAdoptedOnce, OnlyAdoptableGrantIsAdopted,
+//     AdoptableGrantServesOneHolder, PassedGrantIsNotAdopted, ReleasedGrantIsNotAdopted,
+//     ExpiredDetachedGrantStaysLost, DetachedGrantIsRenewedAndReleased,
+//     DetachLeavesLockUntilDeadline)
 //   - Nodes. Nodes lists each node with its present state and its round-trip time.
-//     (NodesTellTheirState, NodesTellTheirRoundTrip)
+//     (NodesReportState, NodesReportRoundTrip)
 //
 // # Optional interfaces
 //
@@ -437,7 +437,7 @@ type NodeEvent struct {
 	RoundTrip time.Duration
 }
 
-// NodeState tells whether a node votes, and if not, why.
+// NodeState reports whether a node votes, and if not, why.
 type NodeState string
 
 // The states of a node.

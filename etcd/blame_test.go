@@ -23,30 +23,30 @@ func (r *rig) checkNoBlame(d driver.Driver) {
 	d.(driver.Notifier).Notify(func(e driver.NodeEvent) { r.Errorf("%s is %s: %v", e.Node, e.State, e.Err) })
 }
 
-// Whatever the callers have asked for when they leave.
-func TestLeavingCallerBlamesNoMember(t *testing.T) {
+// The callers leave in the middle of each kind of call.
+func TestCancelledCallerBlamesNoMember(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		d := r.newDriver()
-		r.Must(d.Release(r.Within(), r.Grant(d, "free", long), 0))
+		r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "free", longTTL), 0))
 		r.checkNoBlame(d)
 		holder := r.newDirectDriver()
-		r.Grant(holder, "held", long)
+		r.AcquireGrant(holder, "held", longTTL)
 		for _, kind := range []string{"", "Range", "Txn", "LeaseGrant", "LeaseTimeToLive", "Watch", "LeaseKeepAlive"} {
-			r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = kind, kind != "" })
+			r.EachLinkOf(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = kind, kind != "" })
 			var all sync.WaitGroup
 			for i := range 20 {
 				ctx, leave := context.WithCancel(r.Context())
 				time.AfterFunc(rand.N(300*time.Millisecond), leave) // before a member counts as late
 				all.Go(func() {
 					key := []string{"free", "held"}[i%2]
-					if g, err := d.Acquire(ctx, driver.Request{Key: key, TTL: long, NoWait: i%3 == 0}); err == nil {
+					if g, err := d.Acquire(ctx, driver.Request{Key: key, TTL: longTTL, NoWait: i%3 == 0}); err == nil {
 						d.Renew(ctx, []driver.Grant{g})
 						d.Release(r.Context(), g, 0)
 					}
 				})
 			}
 			all.Wait()
-			r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "", false })
+			r.EachLinkOf(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "", false })
 			time.Sleep(5 * time.Second) // wait for requests in the background
 		}
 		r.checkNoBlame(d)
@@ -57,9 +57,9 @@ func TestLeavingCallerBlamesNoMember(t *testing.T) {
 func TestSuspendedClientBlamesNoMember(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		d := r.newDirectDriver()
-		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+		r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", longTTL), 0))
 		r.checkNoBlame(d)
-		err := d.Call(r.Within(), time.Second, func(ctx context.Context) error {
+		err := d.Call(r.WaitContext(), time.Second, func(ctx context.Context) error {
 			<-ctx.Done()
 			time.Sleep(2 * time.Second)
 			return ctx.Err()
@@ -79,7 +79,7 @@ func TestMembersWithoutAnswersAreStalled(t *testing.T) {
 				stalled[e.Node] = true
 			}
 		})
-		err := d.Call(r.Within(), time.Second, func(ctx context.Context) error {
+		err := d.Call(r.WaitContext(), time.Second, func(ctx context.Context) error {
 			<-ctx.Done()
 			return ctx.Err()
 		})
@@ -113,7 +113,7 @@ func TestImitationsOfEtcdAreRejected(t *testing.T) {
 			})
 			_, err := r.openDriver(r.addrs(), &etcd.Options{})
 			refused(r, "New()", err)
-			_, err = r.newDirectDriver().Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
+			_, err = r.newDirectDriver().Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: longTTL})
 			refused(r, "Acquire()", err)
 			r.wantOneFinding(r.findingsAt(r.addrs(), 0), "reach", driver.VerdictFault, "as kine", "use etcd itself")
 		})
@@ -127,7 +127,7 @@ func TestImitationsOfEtcdAreRejected(t *testing.T) {
 					}
 				}
 			})
-			_, err := r.newDirectDriver().Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
+			_, err := r.newDirectDriver().Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: longTTL})
 			refused(r, "Acquire()", err)
 			r.wantOneFinding(r.findingsAt(r.addrs(), 0), "floor", driver.VerdictFault, "as kine", "use etcd itself")
 		})
@@ -141,7 +141,7 @@ func TestMemberTimeLimitIsStall(t *testing.T) {
 		r.fake.members[0].update(func(m *fakeMember) {
 			m.fail = func(string) error { return status.FromContextError(context.DeadlineExceeded).Err() }
 		})
-		_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+		_, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: longTTL, NoWait: true})
 		if n := d.Nodes()[0]; n.State != driver.NodeStalled {
 			r.Errorf("the member is %s after %v, want stalled", n.State, err)
 		}

@@ -15,8 +15,8 @@ import (
 
 var chaosTime = flag.Duration("chaos", 15*time.Second, "how long members fail in TestHoldersTakeTurnsWhileMembersFail")
 
-// span is the time for which a holder trusted its lease.
-type span struct {
+// trustInterval is the time for which a holder trusted its lease.
+type trustInterval struct {
 	token      holdfast.Token
 	begin, end time.Time
 }
@@ -28,7 +28,7 @@ func TestHoldersTakeTurnsWhileMembersFail(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), *chaosTime)
 	defer cancel()
 	var mu sync.Mutex
-	var spans []span
+	var spans []trustInterval
 	var all sync.WaitGroup
 	for range 4 {
 		c := r.Client(r.newDriver())
@@ -41,7 +41,7 @@ func TestHoldersTakeTurnsWhileMembersFail(t *testing.T) {
 					}
 					continue
 				}
-				s := span{token: l.Token(), begin: time.Now()}
+				s := trustInterval{token: l.Token(), begin: time.Now()}
 				select {
 				case <-l.Context().Done():
 				case <-time.After(rand.N(20 * time.Millisecond)):
@@ -77,7 +77,7 @@ func TestHoldersTakeTurnsWhileMembersFail(t *testing.T) {
 		}
 	}
 	t.Logf("%d locks", len(spans))
-	ctx, cancel = context.WithTimeout(t.Context(), fixture.Patience())
+	ctx, cancel = context.WithTimeout(t.Context(), fixture.MaxWait())
 	defer cancel()
 	opts := &holdfast.AcquireOptions{TTL: 3 * time.Second} // short: leases are to end while members fail, and holders know
 	last, err := r.Client(r.newDriver()).Acquire(ctx, "k", opts)
@@ -117,11 +117,11 @@ func (r *rig) failMembers(ctx context.Context) {
 			pause(rand.N(4 * time.Second))
 			m.Resume()
 		case 2:
-			r.All(func(j int, p *fixture.Link) { p.Hole = j == i })
+			r.EachLink(func(j int, p *fixture.Link) { p.Hole = j == i })
 			pause(rand.N(3 * time.Second))
-			r.All(func(_ int, p *fixture.Link) { p.Hole = false })
+			r.EachLink(func(_ int, p *fixture.Link) { p.Hole = false })
 		case 3:
-			r.All(func(_ int, p *fixture.Link) { p.Mute, p.Lose = rand.N(2) == 0, 1+rand.N(5) })
+			r.EachLink(func(_ int, p *fixture.Link) { p.Mute, p.Lose = rand.N(2) == 0, 1+rand.N(5) })
 		}
 		pause(rand.N(time.Second))
 	}

@@ -31,7 +31,7 @@ func (c *claim) key() string { return c.d.folderOf(c.req.Key) + c.place }
 
 // acquireLock makes the steps of the claim until the lock is granted or an error ends the attempt.
 func (c *claim) acquireLock(ctx context.Context) error {
-	return c.wait.Compete(ctx, c.d.calls, c.req.NoWait, c.tryStep)
+	return c.wait.RetryUntilWon(ctx, c.d.calls, c.req.NoWait, c.tryStep)
 }
 
 // tryStep makes the next step and returns nil once the claim has the lock.
@@ -42,7 +42,7 @@ func (c *claim) tryStep(ctx context.Context) error {
 // rivals are the claims before a claim, at one revision.
 type rivals struct {
 	before   entry // the claim waits until this key is deleted
-	line     lineUp
+	line     waitQueue
 	revision int64
 }
 
@@ -71,7 +71,7 @@ func (c *claim) borrowLease(ctx context.Context) error {
 		}
 	}
 	if c.req.NoWait {
-		if l, err := c.d.readLine(ctx, c.req.Key); err != nil {
+		if l, err := c.d.readQueue(ctx, c.req.Key); err != nil {
 			return err
 		} else if l.first.key != "" {
 			return c.d.heldBy(ctx, l)
@@ -121,32 +121,32 @@ func (c *claim) createKey(ctx context.Context) (*rivals, error) {
 	switch {
 	case errors.Is(err, driver.ErrLost): // the lease is over
 		c.forgetLease()
-		return nil, driverkit.ErrAgain
+		return nil, driverkit.ErrRetryNow
 	case err != nil:
 		return nil, err
 	case resp.Succeeded:
 		c.revision = resp.Header.Revision
-		keys, count := resp.Responses[1].GetResponseRange().Kvs, lineFrom(resp, 1).keys
+		keys, count := resp.Responses[1].GetResponseRange().Kvs, queueFrom(resp, 1).keys
 		switch {
 		case len(keys) != min(count, 2):
 		case count == 1:
 			return nil, c.completeGrant(ctx, readEntry(keys[0]))
 		case count == 2:
-			return &rivals{readEntry(keys[1]), lineUp{readEntry(keys[1]), count}, c.revision}, nil
+			return &rivals{readEntry(keys[1]), waitQueue{readEntry(keys[1]), count}, c.revision}, nil
 		}
-		return nil, driverkit.ErrAgain // to read the holder
+		return nil, driverkit.ErrRetryNow // to read the holder
 	}
-	c.revision = lineFrom(resp, 0).first.revision
+	c.revision = queueFrom(resp, 0).first.revision
 	switch {
 	case c.revision != 0:
-		return nil, driverkit.ErrAgain
-	case c.req.NoWait && lineFrom(resp, 1).keys > 0:
-		return nil, c.d.heldBy(ctx, lineFrom(resp, 1))
+		return nil, driverkit.ErrRetryNow
+	case c.req.NoWait && queueFrom(resp, 1).keys > 0:
+		return nil, c.d.heldBy(ctx, queueFrom(resp, 1))
 	}
 	if err := c.d.updateBase(ctx, c.req.TTL, resp.Responses[2].GetResponseRange().Kvs, resp.Header.Revision); err != nil {
 		return nil, err
 	}
-	return nil, driverkit.ErrAgain
+	return nil, driverkit.ErrRetryNow
 }
 
 // forgetLease drops a lease that is over, and the key under it. No request can create a key under that lease.
@@ -165,15 +165,15 @@ func (c *claim) readRivals(ctx context.Context) (*rivals, error) {
 	if err != nil {
 		return nil, err
 	}
-	own, before := lineFrom(resp, 0).first, lineFrom(resp, 1).first
+	own, before := queueFrom(resp, 0).first, queueFrom(resp, 1).first
 	switch {
 	case own.lease != c.lease.id:
 		c.forgetLease()
-		return nil, driverkit.ErrAgain
+		return nil, driverkit.ErrRetryNow
 	case before.key == "":
 		return nil, c.completeGrant(ctx, own)
 	}
-	return &rivals{before, lineFrom(resp, 2), resp.Header.Revision}, nil
+	return &rivals{before, queueFrom(resp, 2), resp.Header.Revision}, nil
 }
 
 // completeGrant completes the claim as the holder. The lease may be old by now. A holder that renews gets at
@@ -196,7 +196,7 @@ func (c *claim) newGrant() driver.Grant {
 	}
 	return driver.Grant{
 		Key: c.req.Key, Owner: id{c.place, c.lease.id, c.moves}.owner(c.req.Adoptable), Token: c.token, Block: driverkit.Block,
-		TTL: c.lease.ttl, TrustedUntil: driverkit.Trust(c.lease.sent, c.lease.ttl),
+		TTL: c.lease.ttl, TrustedUntil: driverkit.TrustEnd(c.lease.sent, c.lease.ttl),
 	}
 }
 
@@ -207,14 +207,14 @@ func (c *claim) renewLease(ctx context.Context, before string) error {
 	err := c.d.callAny(ctx, pace.RequestTime(c.req.TTL, pace.Members), renewRequest([]clientv3.LeaseID{c.lease.id}, []clientv3.Op{stands}, &r))
 	if errors.Is(err, driver.ErrLost) || err == nil && r.ttls[c.lease.id] <= 0 {
 		c.forgetLease()
-		return driverkit.ErrAgain
+		return driverkit.ErrRetryNow
 	}
 	if err != nil {
 		return err
 	}
 	c.lease.sent = r.sent
-	if lineFrom(r.seen, 0).keys == 0 {
-		return driverkit.ErrAgain
+	if queueFrom(r.seen, 0).keys == 0 {
+		return driverkit.ErrRetryNow
 	}
 	return nil
 }
@@ -249,7 +249,7 @@ func (c *claim) awaitTurn(ctx context.Context, a *rivals) error {
 		select {
 		case err := <-gone:
 			if err == nil || ctx.Err() != nil {
-				return driverkit.ErrAgain
+				return driverkit.ErrRetryNow
 			}
 			return c.d.states.Unavailable(nil, driver.NodeError{Node: n.name, Err: err})
 		case <-changed:
@@ -261,9 +261,9 @@ func (c *claim) awaitTurn(ctx context.Context, a *rivals) error {
 			due.Reset(c.lease.ttl / 3)
 		case held.Remaining = <-left:
 			soon.Stop()
-			c.wait.Note(held)
+			c.wait.SetObstacle(held)
 		case <-soon.C:
-			c.wait.Note(&early)
+			c.wait.SetObstacle(&early)
 		case <-ctx.Done():
 			if !errors.Is(c.wait.Last, driver.ErrHeld) {
 				c.wait.Last = held
@@ -271,7 +271,7 @@ func (c *claim) awaitTurn(ctx context.Context, a *rivals) error {
 			return ctx.Err()
 		}
 	}
-	return driverkit.ErrAgain
+	return driverkit.ErrRetryNow
 }
 
 // awaitDelete returns nil once key was deleted, at revision or later. It also reads the key, because servers
@@ -302,7 +302,7 @@ func (n *node) awaitDelete(ctx context.Context, key string, revision int64) erro
 // watchError returns the error of a watch. A watch may be rejected for an old login: a read renews the login
 // or reports the missing permission. Then the claim reads its rivals again.
 func (n *node) watchError(ctx context.Context, key string, err error) error {
-	if err = explainError(ctx, err); !driverkit.Lasts(err) {
+	if err = explainError(ctx, err); !driverkit.IsPermanent(err) {
 		return err
 	}
 	err = n.tryRequest(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
@@ -315,27 +315,27 @@ func (n *node) watchError(ctx context.Context, key string, err error) error {
 func errorOf[T any](_ T, err error) error { return err }
 
 // heldBy returns a HeldError with the holder and the remaining time.
-func (d *Driver) heldBy(ctx context.Context, l lineUp) error {
+func (d *Driver) heldBy(ctx context.Context, l waitQueue) error {
 	held := l.heldError()
 	held.Remaining, _ = d.leaseRemaining(ctx, l.first.lease)
 	return held
 }
 
-func (l lineUp) heldError() *driver.HeldError {
+func (l waitQueue) heldError() *driver.HeldError {
 	return &driver.HeldError{Owner: l.first.owner, Holder: l.first.value.Holder, Since: l.first.value.Since, Kept: l.first.value.Kept, Waiters: l.waiterCount()}
 }
 
-// readLine reads the line-up of a lock.
-func (d *Driver) readLine(ctx context.Context, name string) (l lineUp, err error) {
-	err = d.callAny(ctx, pace.CallTime(), d.lineRequest(name, &l))
+// readQueue reads the line-up of a lock.
+func (d *Driver) readQueue(ctx context.Context, name string) (l waitQueue, err error) {
+	err = d.callAny(ctx, pace.CallTime(), d.queueRequest(name, &l))
 	return l, err
 }
 
-func (d *Driver) lineRequest(name string, l *lineUp) request {
+func (d *Driver) queueRequest(name string, l *waitQueue) request {
 	return func(ctx context.Context, c *clientv3.Client) error {
 		resp, err := c.Do(ctx, d.getFirst(name))
 		if err == nil {
-			*l = lineOf(resp.Get())
+			*l = queueOf(resp.Get())
 		}
 		return err
 	}
@@ -376,8 +376,8 @@ func (l loan) tooLong(asked time.Duration) error {
 // adoptKey takes over the key of g, if that has the lock. A key that is first in line stays first, and its
 // lease stays too. So a late execution of the change ends nothing earlier than the last renewal promised.
 func (c *claim) adoptKey(ctx context.Context, g driver.Grant) error {
-	var l lineUp
-	err := c.d.callUntilAnswer(ctx, g.TTL, c.d.lineRequest(g.Key, &l))
+	var l waitQueue
+	err := c.d.callUntilAnswer(ctx, g.TTL, c.d.queueRequest(g.Key, &l))
 	switch {
 	case err != nil:
 		return err
@@ -404,7 +404,7 @@ func (c *claim) adoptKey(ctx context.Context, g driver.Grant) error {
 	switch {
 	case err != nil:
 		return err
-	case r.ttls[now.lease] <= 0 || lineFrom(r.seen, 0).first.owner != now.owner:
+	case r.ttls[now.lease] <= 0 || queueFrom(r.seen, 0).first.owner != now.owner:
 		return driver.ErrLost
 	}
 	c.lease.ttl, c.lease.sent = r.ttls[now.lease], r.sent
@@ -417,7 +417,7 @@ func (d *Driver) changeKey(ctx context.Context, ttl time.Duration, was entry, do
 		resp, err := c.Txn(ctx).If(was.compareUnchanged(was.key[:len(was.key)-len(was.place)])).
 			Then(do, clientv3.OpGet(was.key)).Else(clientv3.OpGet(was.key), clientv3.OpGet(was.key)).Commit()
 		if err == nil {
-			now = lineFrom(resp, 1).first
+			now = queueFrom(resp, 1).first
 		}
 		return err
 	})

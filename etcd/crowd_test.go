@@ -16,7 +16,7 @@ var waiters = flag.Int("waiters", 64, "how many wait in TestManyWaitersSurviveLe
 
 func TestClientServesCrowd(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		fixture.Crowd(r.Rig, r.newDriver(), 1000)
+		fixture.CheckCrowd(r.Rig, r.newDriver(), 1000)
 	})
 }
 
@@ -29,8 +29,8 @@ func TestManyWaitersSurviveLeaderFailure(t *testing.T) {
 		drivers[i] = r.newDirectDriver()
 	}
 	holder := r.newDirectDriver()
-	g := r.Grant(holder, "k", long)
-	ctx, cancel := context.WithTimeout(r.Context(), 6*fixture.Patience())
+	g := r.AcquireGrant(holder, "k", longTTL)
+	ctx, cancel := context.WithTimeout(r.Context(), 6*fixture.MaxWait())
 	defer cancel()
 	turns := make([]int32, *waiters)
 	var served, holders atomic.Int32
@@ -41,7 +41,7 @@ func TestManyWaitersSurviveLeaderFailure(t *testing.T) {
 		}
 		all.Go(func() {
 			d := drivers[i%clients]
-			g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long, WillRenew: true})
+			g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: longTTL, WillRenew: true})
 			if err != nil {
 				t.Errorf("waiter %d: %v", i, err)
 				return

@@ -27,17 +27,17 @@ var (
 	seed      = flag.Uint64("seed", 0, "the first seed of TestFakeAnswersAsEtcdDoes; 0: a random one")
 )
 
-// side is one of the two services under comparison.
-type side struct {
+// comparedService is one of the two services under comparison.
+type comparedService struct {
 	kv    pb.KVClient
 	lease pb.LeaseClient
 	watch pb.WatchClient
 	base  int64 // revision at the start of the sequence
 }
 
-func newSide(c *clientv3.Client) *side {
+func newSide(c *clientv3.Client) *comparedService {
 	conn := c.ActiveConnection()
-	return &side{kv: pb.NewKVClient(conn), lease: pb.NewLeaseClient(conn), watch: pb.NewWatchClient(conn)}
+	return &comparedService{kv: pb.NewKVClient(conn), lease: pb.NewLeaseClient(conn), watch: pb.NewWatchClient(conn)}
 }
 
 // A rig on the fake passes on etcd only if both answer alike. The test sends random steps to both and prints
@@ -50,7 +50,7 @@ func TestFakeAnswersAsEtcdDoes(t *testing.T) {
 		first = rand.Uint64()
 	}
 	t.Logf("-seed=%d", first)
-	both := [2]*side{newSide(r.direct), newSide(invented.direct)}
+	both := [2]*comparedService{newSide(r.direct), newSide(invented.direct)}
 	names := [2]string{"etcd", "the fake"}
 	steps := 0
 	for i := range *sequences {
@@ -84,8 +84,8 @@ func TestFakeAnswersAsEtcdDoes(t *testing.T) {
 	t.Logf("%d sequences of %d steps in all", *sequences, steps)
 }
 
-// script generates requests. It counts revisions from the start of the sequence.
-type script struct {
+// requestScript generates requests. It counts revisions from the start of the sequence.
+type requestScript struct {
 	*rand.Rand
 	seed   uint64
 	prefix string
@@ -93,14 +93,14 @@ type script struct {
 	gaps   []int64 // revisions that may be compacted
 }
 
-func newScript(seed uint64, number int) *script {
-	return &script{rand.New(rand.NewPCG(seed, 0)), seed, fmt.Sprintf("k%d/", number), int64(1+number) << 32, nil}
+func newScript(seed uint64, number int) *requestScript {
+	return &requestScript{rand.New(rand.NewPCG(seed, 0)), seed, fmt.Sprintf("k%d/", number), int64(1+number) << 32, nil}
 }
 
-func (s *script) key() []byte { return fmt.Append(nil, s.prefix, s.IntN(5)) }
+func (s *requestScript) key() []byte { return fmt.Append(nil, s.prefix, s.IntN(5)) }
 
 // span returns a key or a range of keys of this sequence.
-func (s *script) span() (from, end []byte) {
+func (s *requestScript) span() (from, end []byte) {
 	switch s.IntN(3) {
 	case 0:
 		return []byte(s.prefix), []byte(clientv3.GetPrefixRangeEnd(s.prefix))
@@ -110,9 +110,9 @@ func (s *script) span() (from, end []byte) {
 	return s.key(), nil
 }
 
-func (s *script) id() int64 { return s.lease + s.Int64N(4) }
+func (s *requestScript) id() int64 { return s.lease + s.Int64N(4) }
 
-func (s *script) put() *pb.PutRequest {
+func (s *requestScript) put() *pb.PutRequest {
 	p := &pb.PutRequest{Key: s.key(), Value: fmt.Append(nil, s.IntN(3))}
 	switch s.IntN(5) {
 	case 0, 1:
@@ -125,7 +125,7 @@ func (s *script) put() *pb.PutRequest {
 	return p
 }
 
-func (s *script) get() *pb.RangeRequest {
+func (s *requestScript) get() *pb.RangeRequest {
 	g := &pb.RangeRequest{CountOnly: s.IntN(6) == 0, KeysOnly: s.IntN(6) == 0, Limit: s.Int64N(4), Serializable: s.IntN(4) == 0}
 	g.Key, g.RangeEnd = s.span()
 	if s.IntN(2) == 0 {
@@ -139,13 +139,13 @@ func (s *script) get() *pb.RangeRequest {
 	return g
 }
 
-func (s *script) drop() *pb.DeleteRangeRequest {
+func (s *requestScript) drop() *pb.DeleteRangeRequest {
 	d := &pb.DeleteRangeRequest{}
 	d.Key, d.RangeEnd = s.span()
 	return d
 }
 
-func (s *script) op() *pb.RequestOp {
+func (s *requestScript) op() *pb.RequestOp {
 	switch s.IntN(4) {
 	case 0:
 		return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: s.put()}}
@@ -155,7 +155,7 @@ func (s *script) op() *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: s.get()}}
 }
 
-func (s *script) compare() *pb.Compare {
+func (s *requestScript) compare() *pb.Compare {
 	c := &pb.Compare{Result: pb.Compare_CompareResult(s.IntN(4)), Target: pb.Compare_CompareTarget(s.IntN(5)), Key: s.key()}
 	if s.IntN(4) == 0 {
 		c.Key, c.RangeEnd = s.span()
@@ -176,7 +176,7 @@ func (s *script) compare() *pb.Compare {
 }
 
 // step generates one request.
-func (s *script) step() proto.Message {
+func (s *requestScript) step() proto.Message {
 	switch s.IntN(12) {
 	case 0, 1:
 		return s.put()
@@ -215,7 +215,7 @@ func (s *script) step() proto.Message {
 }
 
 // watching generates a watch of the sequence's changes.
-func (s *script) watching() *pb.WatchCreateRequest {
+func (s *requestScript) watching() *pb.WatchCreateRequest {
 	w := &pb.WatchCreateRequest{StartRevision: 1 + s.Int64N(8)}
 	for slices.Contains(s.gaps, w.StartRevision) { // etcd 3.4.23 forgets a deletion at the very revision that is compacted
 		w.StartRevision++
@@ -230,7 +230,7 @@ func (s *script) watching() *pb.WatchCreateRequest {
 func marshalText(m proto.Message) string { return prototext.MarshalOptions{Multiline: true}.Format(m) }
 
 // translateRevisions adds this side's base to the revisions in a request.
-func (b *side) translateRevisions(m proto.Message) proto.Message {
+func (b *comparedService) translateRevisions(m proto.Message) proto.Message {
 	m = proto.Clone(m)
 	move := func(revs ...*int64) {
 		for _, rev := range revs {
@@ -268,7 +268,7 @@ func (b *side) translateRevisions(m proto.Message) proto.Message {
 }
 
 // sendRequest sends a request. It returns the answer as if the sequence had begun at revision 0.
-func (b *side) sendRequest(ctx context.Context, what proto.Message) string {
+func (b *comparedService) sendRequest(ctx context.Context, what proto.Message) string {
 	var answer proto.Message
 	var err error
 	switch r := b.translateRevisions(what).(type) {
@@ -298,7 +298,7 @@ func (b *side) sendRequest(ctx context.Context, what proto.Message) string {
 	return marshalText(answer)
 }
 
-func (b *side) renew(ctx context.Context, r *pb.LeaseKeepAliveRequest) (*pb.LeaseKeepAliveResponse, error) {
+func (b *comparedService) renew(ctx context.Context, r *pb.LeaseKeepAliveRequest) (*pb.LeaseKeepAliveResponse, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s, err := b.lease.LeaseKeepAlive(ctx)
@@ -313,7 +313,7 @@ func (b *side) renew(ctx context.Context, r *pb.LeaseKeepAliveRequest) (*pb.Leas
 
 // subtractBase subtracts this side's base from the revisions in an answer, and clears what differs between any
 // two clusters.
-func (b *side) subtractBase(answer proto.Message) {
+func (b *comparedService) subtractBase(answer proto.Message) {
 	header := func(h *pb.ResponseHeader) {
 		if h != nil {
 			h.ClusterId, h.MemberId, h.RaftTerm = 0, 0, 0
@@ -343,7 +343,7 @@ func (b *side) subtractBase(answer proto.Message) {
 	}
 }
 
-func (b *side) keys(kvs ...*mvccpb.KeyValue) {
+func (b *comparedService) keys(kvs ...*mvccpb.KeyValue) {
 	for _, kv := range kvs {
 		kv.ModRevision = max(kv.ModRevision-b.base, 0)
 		kv.CreateRevision = max(kv.CreateRevision-b.base, 0)
@@ -351,8 +351,8 @@ func (b *side) keys(kvs ...*mvccpb.KeyValue) {
 }
 
 // observeWatch returns the events of a watch up to a last change, which it makes, or the end of the watch.
-func (b *side) observeWatch(ctx context.Context, w *pb.WatchCreateRequest) string {
-	ctx, cancel := context.WithTimeout(ctx, fixture.Patience())
+func (b *comparedService) observeWatch(ctx context.Context, w *pb.WatchCreateRequest) string {
+	ctx, cancel := context.WithTimeout(ctx, fixture.MaxWait())
 	defer cancel()
 	last := append(bytes.Clone(w.Key), "last"...)
 	put, err := b.kv.Put(ctx, &pb.PutRequest{Key: last})

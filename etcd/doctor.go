@@ -33,16 +33,16 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		return driverkit.ClosedFindings(err)
 	}
 	defer d.calls.Leave()
-	ttl = cmp.Or(ttl, driverkit.ExamTTL)
+	ttl = cmp.Or(ttl, driverkit.DoctorTTL)
 	members := make([]*member, len(d.nodes))
 	var all sync.WaitGroup
 	for _, n := range d.nodes {
-		members[n.place] = &member{Notes: driverkit.Notes{Node: n.name}, node: n}
+		members[n.place] = &member{Findings: driverkit.Findings{Node: n.name}, node: n}
 		all.Go(func() { members[n.place].examine(ctx, ttl) })
 	}
 	all.Wait()
 	whole := d.examineCluster(ctx, members, ttl)
-	whole.Files(d.secrets...)
+	whole.CheckFileModes(d.secrets...)
 	for _, m := range members {
 		whole.Found = append(whole.Found, m.Found...)
 	}
@@ -51,7 +51,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 
 // member is the doctor's check of one member.
 type member struct {
-	driverkit.Notes
+	driverkit.Findings
 	node   *node
 	status *pb.StatusResponse // nil: no answer
 }
@@ -75,7 +75,7 @@ func (m *member) examine(ctx context.Context, ttl time.Duration) {
 		return
 	}
 	m.OK("reach", "answers")
-	if err := m.Pace(pace.RequestTime(ttl, pace.Members), ask); err != nil {
+	if err := m.CheckRoundTrip(pace.RequestTime(ttl, pace.Members), ask); err != nil {
 		m.status = nil
 		m.Fault("reach", err)
 		return
@@ -150,12 +150,12 @@ func (m *member) checkTransport(ctx context.Context) {
 		return
 	}
 	defer conn.Close()
-	m.Transport(conn, m.node.password != "", config)
+	m.CheckTLS(conn, m.node.password != "", config)
 }
 
 // examineCluster checks what concerns the whole cluster.
-func (d *Driver) examineCluster(ctx context.Context, members []*member, ttl time.Duration) driverkit.Notes {
-	var whole driverkit.Notes
+func (d *Driver) examineCluster(ctx context.Context, members []*member, ttl time.Duration) driverkit.Findings {
+	var whole driverkit.Findings
 	first := -1
 	for i, m := range members {
 		if m.status == nil {
@@ -204,7 +204,7 @@ func (d *Driver) rehearseWrites(ctx context.Context, c *clientv3.Client) error {
 }
 
 // checkMinTTL compares the TTL with the lease that the servers grant for it.
-func (d *Driver) checkMinTTL(ctx context.Context, whole *driverkit.Notes, ttl time.Duration) {
+func (d *Driver) checkMinTTL(ctx context.Context, whole *driverkit.Findings, ttl time.Duration) {
 	var granted loan
 	if err := d.callAny(ctx, pace.CallTime(), grantRequest(ttl, &granted)); err != nil {
 		whole.Fault("floor", err)
@@ -219,7 +219,7 @@ func (d *Driver) checkMinTTL(ctx context.Context, whole *driverkit.Notes, ttl ti
 }
 
 // countMembers reports members that the URL does not name.
-func (d *Driver) countMembers(ctx context.Context, whole *driverkit.Notes) {
+func (d *Driver) countMembers(ctx context.Context, whole *driverkit.Findings) {
 	voters := 0
 	err := d.callAny(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
 		resp, err := pb.NewClusterClient(c.ActiveConnection()).MemberList(ctx, &pb.MemberListRequest{})

@@ -26,16 +26,16 @@ var _ driver.Doctor = (*etcd.Driver)(nil)
 func (r *rig) findingsAt(addrs []string, ttl time.Duration) []driver.Finding {
 	r.Helper()
 	d, err := r.openDriver(addrs, withoutCheck(r.opts))
-	r.Must(err)
+	r.NoError(err)
 	defer d.Close()
-	return r.badFindings(d.Diagnose(r.Within(), ttl))
+	return r.badFindings(d.Diagnose(r.WaitContext(), ttl))
 }
 
 // diagnosedAt returns the bad findings for the cluster at url.
 func (r *rig) diagnosedAt(url string, ttl time.Duration, opts *etcd.Options) []driver.Finding {
 	r.Helper()
-	found, err := runDoctor(r.Within(), url, ttl, opts)
-	r.Must(err)
+	found, err := runDoctor(r.WaitContext(), url, ttl, opts)
+	r.NoError(err)
 	return r.badFindings(found)
 }
 
@@ -74,12 +74,12 @@ func (r *rig) wantOneFinding(found []driver.Finding, check string, v driver.Verd
 
 func TestSoundClusterHasNoFindings(t *testing.T) {
 	r := startAlone(t, 3)
-	before, err := r.direct.Get(r.Within(), "\x00", clientv3.WithFromKey())
-	r.Must(err)
+	before, err := r.direct.Get(r.WaitContext(), "\x00", clientv3.WithFromKey())
+	r.NoError(err)
 	if found := r.diagnosedAt(urlOf(r.cluster.Addrs()...), 0, nil); len(found) > 0 {
 		t.Errorf("found %+v", found)
 	}
-	found, err := r.Client(r.newDirectDriver()).Diagnose(r.Within(), 0)
+	found, err := r.Client(r.newDirectDriver()).Diagnose(r.WaitContext(), 0)
 	checks := make(map[string]int)
 	for _, f := range found {
 		checks[f.Check]++
@@ -93,11 +93,11 @@ func TestSoundClusterHasNoFindings(t *testing.T) {
 		t.Errorf("found %+v", found)
 	}
 	r.Eventually("no lease is left", func() bool { // a follower may see it a moment later
-		leases, err := r.direct.Leases(r.Within())
+		leases, err := r.direct.Leases(r.WaitContext())
 		return err == nil && len(leases.Leases) == 0
 	})
-	after, err := r.direct.Get(r.Within(), "\x00", clientv3.WithFromKey())
-	r.Must(err)
+	after, err := r.direct.Get(r.WaitContext(), "\x00", clientv3.WithFromKey())
+	r.NoError(err)
 	if after.Header.Revision != before.Header.Revision {
 		t.Errorf("revision %d, and then %d: something was written", before.Header.Revision, after.Header.Revision)
 	}
@@ -177,7 +177,7 @@ func TestDoctorFindsEachClusterFault(t *testing.T) {
 		r := startAlone(t, 3)
 		addrs := r.cluster.Addrs()
 		r.cluster.Members[0].Kill()
-		r.Eventually("there is a leader", func() bool { return r.cluster.Leader(r.Within()) != nil })
+		r.Eventually("there is a leader", func() bool { return r.cluster.Leader(r.WaitContext()) != nil })
 		r.wantOneFinding(r.diagnosedAt(urlOf(addrs...), 0, nil), "reach", driver.VerdictFault, "refused", "start it")
 		r.cluster.Members[1].Kill()
 		r.Eventually("the last one notices", func() bool {
@@ -202,7 +202,7 @@ func TestDoctorFindsEachClusterFault(t *testing.T) {
 			func() error { return errorOf(r.direct.UserGrantRole(t.Context(), "me", "looker")) },
 			func() error { return errorOf(r.direct.AuthEnable(t.Context())) },
 		} {
-			r.Must(do())
+			r.NoError(do())
 		}
 		url := "etcd://me:pass%3Aw%40rd%2F%231@" + r.cluster.Addrs()[0] + "/locks"
 		r.wantOneFinding(r.diagnosedAt(url, 0, nil), "rights", driver.VerdictFault, "access denied", "read and write")
@@ -238,7 +238,7 @@ func TestDoctorFindsEachClusterFault(t *testing.T) {
 			"etcd.example", "use a name of its certificate", "servername")
 		r.wantOneFinding(with(func(c *tls.Config) { c.RootCAs = x509.NewCertPool() }), "reach", driver.VerdictFault, "unknown authority", "give the CA")
 		r.wantOneFinding(r.diagnosedAt(url, 0, nil), "reach", driver.VerdictFault, "write etcds://")
-		r.Must(os.Chmod(cert.Key, 0o644))
+		r.NoError(os.Chmod(cert.Key, 0o644))
 		safe := "etcds" + strings.TrimPrefix(url, "etcd") + "?ca=" + cert.Cert + "&cert=" + cert.Cert + "&key=" + cert.Key
 		r.wantOneFinding(r.diagnosedAt(safe, 0, nil), "files", driver.VerdictWarning, cert.Key, "chmod o= ")
 	})

@@ -79,12 +79,12 @@ type Options struct {
 	// begins with another. It gets a slash at its end if it has none, and has no comma. A user of etcd
 	// needs permission to read and write the keys that begin with it. Default "holdfast/".
 	Prefix string
-	// TLS, if set, is how to speak TLS to the members.
+	// TLS, if set, is the configuration for TLS connections to the members.
 	TLS *tls.Config
-	// Username and Password log in; both or neither.
+	// Username and Password are the login; set both or neither.
 	Username, Password string
-	// NoCheck leaves out the first request, so that there is a driver also for a cluster that
-	// rejects this client: for Limits, Diagnose and other looks at what is wrong.
+	// NoCheck skips the first request, so that a driver can be opened even for a cluster that
+	// rejects this client: for Limits and Diagnose.
 	NoCheck bool
 
 	secrets   []string                               // files that the URL names
@@ -104,7 +104,7 @@ type Driver struct {
 	lane   *driverkit.Lane // turns for requests that acquire or release locks
 	union  *clusterIDs
 	loans  loans
-	base   base
+	base   tokenBase
 
 	secrets []string // files
 
@@ -173,7 +173,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err
 	}
-	c := &claim{d: d, req: req, wait: driverkit.Wait{Tell: req.OnObstacle}}
+	c := &claim{d: d, req: req, wait: driverkit.Wait{Report: req.OnObstacle}}
 	if err := c.acquireLock(ctx); err != nil {
 		c.giveUp()
 		return driver.Grant{}, err
@@ -208,10 +208,10 @@ func (d *Driver) renewGrants(ctx context.Context, grants []driver.Grant, out []d
 	for i, g := range grants {
 		if err != nil {
 			out[i].Err = err
-		} else if l, ttl := lineFrom(r.seen, i), r.ttls[leases[i]]; l.first.owner != g.Owner || ttl <= 0 {
+		} else if l, ttl := queueFrom(r.seen, i), r.ttls[leases[i]]; l.first.owner != g.Owner || ttl <= 0 {
 			out[i].Err = driver.ErrLost
 		} else {
-			out[i] = driver.Renewal{TrustedUntil: driverkit.Trust(r.sent, min(ttl, g.TTL)), Waiters: l.waiterCount()}
+			out[i] = driver.Renewal{TrustedUntil: driverkit.TrustEnd(r.sent, min(ttl, g.TTL)), Waiters: l.waiterCount()}
 		}
 	}
 }
@@ -223,7 +223,7 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 		return err
 	}
 	defer d.calls.Leave()
-	return d.calls.Finish(ctx, d.states, d.lane, func(begun func()) error { return d.freeLock(g, keep, begun) })
+	return d.calls.FinishRelease(ctx, d.states, d.lane, func(begun func()) error { return d.freeLock(g, keep, begun) })
 }
 
 // freeLock deletes the key of g, if g still owns it. Then it makes the lease spare, or revokes it. To keep the
@@ -262,9 +262,9 @@ func (d *Driver) freeLock(g driver.Grant, keep time.Duration, begun func()) erro
 // keepLock returns the operation that moves the key of g to another lease with this TTL, or none if g no
 // longer owns the key. After an error it revokes neither lease: the key may be under either.
 func (d *Driver) keepLock(ctx context.Context, g driver.Grant, ttl time.Duration, begun func()) (put clientv3.Op, err error) {
-	var l lineUp
+	var l waitQueue
 	var last loan
-	if err := d.callInTurn(ctx, g.TTL, begun, d.lineRequest(g.Key, &l)); err != nil || l.first.owner != g.Owner {
+	if err := d.callInTurn(ctx, g.TTL, begun, d.queueRequest(g.Key, &l)); err != nil || l.first.owner != g.Owner {
 		return put, err
 	}
 	if err := d.callInTurn(ctx, g.TTL, begun, grantRequest(max(ttl, minTTL), &last)); err != nil {

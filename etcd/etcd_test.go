@@ -27,10 +27,10 @@ var (
 // statements are suite tests that together send every request of the driver. They run on real servers; all
 // tests run on a fake, which is compared with a real server.
 var statements = []string{
-	"OneHolderAmongClientsAndGoroutines", "TokensRiseAcrossClients", "TryOnAHeldKeyNamesTheHolder", "WaitersAreServedInOrder",
-	"TheWatchdogKeepsALease", "ManyGrantsAreRenewedInOneCall", "MinHoldOutlastsTheRelease", "LostRepliesLeaveNoLock",
-	"AWaitSurvivesAnOutage", "AWaitGoesOnWhenTheHolderDies", "ListShowsWhatIsHeld", "QueueShowsWhoWaitsInOrder", "AForcedHolderHearsWhy",
-	"AdoptContinuesAGrant", "AdoptOfAReleasedGrantIsLost", "OddNamesAreNamesLikeOthers", "CloseReleasesWhatIsHeld",
+	"OneHolderUnderContention", "TokensRiseAcrossClients", "TryNamesHolder", "WaitersAreServedInOrder",
+	"WatchdogKeepsLease", "OneCallRenewsManyGrants", "MinHoldOutlastsRelease", "LostRepliesLeaveNoLock",
+	"WaitSurvivesOutage", "WaitOutlivesDeadHolder", "ListShowsHeldLocks", "QueueShowsWaitersInOrder", "ForcedHolderLearnsReason",
+	"AdoptContinuesGrant", "ReleasedGrantIsNotAdopted", "UnusualNamesWork", "CloseReleasesLeases",
 }
 
 func TestConformanceOfServers(t *testing.T) {
@@ -51,10 +51,10 @@ func TestConformance(t *testing.T) {
 func TestQueueListsWaitersInOrder(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		looker := r.Client(r.newDirectDriver())
-		if got, err := looker.Queue(r.Within(), "k", 2); err != nil || len(got) != 0 {
+		if got, err := looker.Queue(r.WaitContext(), "k", 2); err != nil || len(got) != 0 {
 			r.Errorf("the queue of a free lock is %+v, %v", got, err)
 		}
-		l := r.Acquire(looker, "k", long)
+		l := r.Acquire(looker, "k", longTTL)
 		ctx, cancel := context.WithCancel(r.Context())
 		var all sync.WaitGroup
 		for i := range 3 {
@@ -62,7 +62,7 @@ func TestQueueListsWaitersInOrder(t *testing.T) {
 			all.Go(func() { c.Acquire(ctx, "k", &holdfast.AcquireOptions{Note: fmt.Sprint("waiter ", i)}) })
 			r.awaitKeys("k", i+2)
 		}
-		got, err := looker.Queue(r.Within(), "k", 2)
+		got, err := looker.Queue(r.WaitContext(), "k", 2)
 		if err != nil || len(got) != 2 || got[0].Holder.Note != "waiter 0" || got[1].Holder.Note != "waiter 1" ||
 			got[0].Holder.PID == 0 || got[0].Since.IsZero() || got[0].Owner == "" || got[0].Owner == l.Owner() {
 			r.Errorf("the queue is %+v, %v", got, err)
@@ -87,7 +87,7 @@ func TestListReadsManyPages(t *testing.T) {
 		for range 50 {
 			all.Go(func() {
 				for i := range names {
-					if _, err := d.Acquire(r.Within(), driver.Request{Key: fmt.Sprint("many/", i), TTL: long}); err != nil {
+					if _, err := d.Acquire(r.WaitContext(), driver.Request{Key: fmt.Sprint("many/", i), TTL: longTTL}); err != nil {
 						r.Error(err)
 					}
 				}
@@ -95,7 +95,7 @@ func TestListReadsManyPages(t *testing.T) {
 		}
 		all.Wait()
 		seen := make(map[string]bool)
-		r.Must(d.List(r.Context(), "many/", func(st driver.Status) bool {
+		r.NoError(d.List(r.Context(), "many/", func(st driver.Status) bool {
 			seen[st.Key] = st.Held
 			return true
 		}))

@@ -27,13 +27,13 @@ import (
 type network struct {
 	mu        sync.Mutex // guards the fields below
 	listeners map[string]*bufconn.Listener
-	wires     []*wire
+	wires     []*fakeConn
 	last      int
 	garble    func(b []byte) error // changes what new connections of drivers read; nil: no change
 }
 
-// wire is one connection of a network. A dead wire passes nothing more and does not close.
-type wire struct {
+// fakeConn is one connection of a network. A dead wire passes nothing more and does not close.
+type fakeConn struct {
 	net.Conn
 	dead   chan struct{} // closed when the wire dies
 	garble func(b []byte) error
@@ -69,7 +69,7 @@ func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	w := &wire{conn, make(chan struct{}), n.garble}
+	w := &fakeConn{conn, make(chan struct{}), n.garble}
 	n.wires = append(n.wires, w)
 	return w, nil
 }
@@ -98,7 +98,7 @@ func (n *network) killConnections() {
 	n.wires = nil
 }
 
-func (w *wire) Write(b []byte) (int, error) {
+func (w *fakeConn) Write(b []byte) (int, error) {
 	select {
 	case <-w.dead:
 		return len(b), nil
@@ -108,7 +108,7 @@ func (w *wire) Write(b []byte) (int, error) {
 }
 
 // Read drops what arrives over a dead connection.
-func (w *wire) Read(b []byte) (int, error) {
+func (w *fakeConn) Read(b []byte) (int, error) {
 	for {
 		n, err := w.Conn.Read(b)
 		select {
@@ -404,16 +404,16 @@ func (m *fakeMember) rangeKeys(r *pb.RangeRequest) (*pb.RangeResponse, error) {
 	return resp, nil
 }
 
-// changes holds the effects of one revision.
-type changes struct {
+// revisionChanges holds the effects of one revision.
+type revisionChanges struct {
 	f      *fake
 	rev    int64
 	events []*mvccpb.Event
 }
 
-func (f *fake) beginChanges() *changes { return &changes{f: f, rev: f.rev + 1} }
+func (f *fake) beginChanges() *revisionChanges { return &revisionChanges{f: f, rev: f.rev + 1} }
 
-func (c *changes) commit() {
+func (c *revisionChanges) commit() {
 	if len(c.events) == 0 {
 		return
 	}
@@ -452,7 +452,7 @@ func (f *fake) checkPut(r *pb.PutRequest) error {
 	return nil
 }
 
-func (c *changes) put(r *pb.PutRequest) {
+func (c *revisionChanges) put(r *pb.PutRequest) {
 	old := c.f.kvs[string(r.Key)]
 	kv := &mvccpb.KeyValue{Key: r.Key, Value: r.Value, Lease: r.Lease, ModRevision: c.rev, CreateRevision: c.rev, Version: 1}
 	if old != nil {
@@ -468,7 +468,7 @@ func (c *changes) put(r *pb.PutRequest) {
 	c.events = append(c.events, &mvccpb.Event{Type: mvccpb.Event_PUT, Kv: proto.Clone(kv).(*mvccpb.KeyValue)})
 }
 
-func (c *changes) delete(from, end []byte) (deleted int64) {
+func (c *revisionChanges) delete(from, end []byte) (deleted int64) {
 	for _, kv := range findKeys(c.f.kvs, from, end) {
 		delete(c.f.kvs, string(kv.Key))
 		c.events = append(c.events, &mvccpb.Event{Type: mvccpb.Event_DELETE, Kv: &mvccpb.KeyValue{Key: kv.Key, ModRevision: c.rev}})
@@ -650,12 +650,12 @@ func (m *fakeMember) LeaseGrant(_ context.Context, r *pb.LeaseGrantRequest) (*pb
 	}
 	ttl := time.Duration(min(l.ttl, math.MaxInt64/int64(time.Second))) * time.Second
 	l.end = time.Now().Add(ttl)
-	l.timer = time.AfterFunc(ttl, func() { m.lapseLease(l) })
+	l.timer = time.AfterFunc(ttl, func() { m.expireLease(l) })
 	m.leases[l.id] = l
 	return &pb.LeaseGrantResponse{Header: m.header(), ID: l.id, TTL: l.ttl}, nil
 }
 
-func (f *fake) lapseLease(l *fakeLease) {
+func (f *fake) expireLease(l *fakeLease) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.leases[l.id] == l && !time.Now().Before(l.end) {

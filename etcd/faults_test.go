@@ -17,22 +17,22 @@ import (
 // Also if that member is the leader.
 func TestLeaseOutlivesMember(t *testing.T) {
 	r := startAlone(t, 3)
-	fixture.Outlives(r.Rig, r.Client(r.newDirectDriver()), r.cluster.Members, r.leader, func() {}, 5*time.Second, 10*time.Second)
+	fixture.CheckLeasesOutliveMembers(r.Rig, r.Client(r.newDirectDriver()), r.cluster.Members, r.leader, func() {}, 5*time.Second, 10*time.Second)
 }
 
 // Nobody gets the lock before.
 func TestReturningMajorityServesWaiters(t *testing.T) {
 	r := startAlone(t, 3)
-	fixture.ComesBack(r.Rig, r.Client(r.newDirectDriver()), r.Client(r.newDirectDriver()), r.cluster.Members, func() { r.awaitKeys("k", 2) })
+	fixture.CheckRecovery(r.Rig, r.Client(r.newDirectDriver()), r.Client(r.newDirectDriver()), r.cluster.Members, func() { r.awaitKeys("k", 2) })
 }
 
 // The test cuts off the member that watches for the waiter.
 func TestDeadWatchDoesNotHangWait(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		holder, waiting := r.Client(r.newDirectDriver()), r.newDriver()
-		l := r.Acquire(holder, "k", long)
+		l := r.Acquire(holder, "k", longTTL)
 		waiter := r.Client(waiting)
-		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
+		next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(waiter, "k", longTTL) })
 		watches := -1
 		r.Eventually("the waiter watches", func() bool {
 			for i, l := range r.Links(waiting) {
@@ -42,10 +42,10 @@ func TestDeadWatchDoesNotHangWait(t *testing.T) {
 			}
 			return watches >= 0
 		})
-		r.On(waiting, func(i int, p *fixture.Link) { p.Hole = i == watches })
+		r.EachLinkOf(waiting, func(i int, p *fixture.Link) { p.Hole = i == watches })
 		r.Release(l)
 		r.Release(<-next) // within patience, which is below a third of either TTL
-		r.On(waiting, func(_ int, p *fixture.Link) { p.Hole = false })
+		r.EachLinkOf(waiting, func(_ int, p *fixture.Link) { p.Hole = false })
 	})
 }
 
@@ -53,11 +53,11 @@ func TestDeadWatchDoesNotHangWait(t *testing.T) {
 func TestWaitSurvivesCompaction(t *testing.T) {
 	inBubbleOf(t, 1, func(r *rig) {
 		holder, waiting := r.Client(r.newDirectDriver()), r.newDriver()
-		l := r.Acquire(holder, "k", long)
+		l := r.Acquire(holder, "k", longTTL)
 		next := make(chan *holdfast.Lease, 1)
 		waiter := r.Client(waiting)
 		go func() {
-			l, err := waiter.Acquire(r.Within(), "k", &holdfast.AcquireOptions{TTL: long})
+			l, err := waiter.Acquire(r.WaitContext(), "k", &holdfast.AcquireOptions{TTL: longTTL})
 			if err != nil {
 				r.Errorf("Acquire() = %v", err)
 			}
@@ -66,11 +66,11 @@ func TestWaitSurvivesCompaction(t *testing.T) {
 		watches := func() int { return r.Counts(waiting)["Watch"] }
 		r.Eventually("the waiter watches", func() bool { return watches() > 0 && r.Counts(waiting)["LeaseTimeToLive"] > 0 })
 		for range 3 {
-			r.Must(errorOf(r.direct.Put(r.Within(), "another", "")))
-			resp, err := r.direct.Put(r.Within(), "another", "")
-			r.Must(err)
-			_, err = r.direct.Compact(r.Within(), resp.Header.Revision)
-			r.Must(err)
+			r.NoError(errorOf(r.direct.Put(r.WaitContext(), "another", "")))
+			resp, err := r.direct.Put(r.WaitContext(), "another", "")
+			r.NoError(err)
+			_, err = r.direct.Compact(r.WaitContext(), resp.Header.Revision)
+			r.NoError(err)
 			before := watches()
 			for _, l := range r.Links(waiting) {
 				l.Cut()
@@ -92,7 +92,7 @@ func TestWaitSurvivesCompaction(t *testing.T) {
 // For each kind of request.
 func TestLostReplyCostsNoLock(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		fixture.LosesReplies(r.Rig, r.newDriver(), func() { r.awaitKeys("k", 0) }, "LeaseGrant", "Txn", "DeleteRange", "Range", "LeaseKeepAlive", "LeaseRevoke")
+		fixture.CheckLostReplies(r.Rig, r.newDriver(), func() { r.awaitKeys("k", 0) }, "LeaseGrant", "Txn", "DeleteRange", "Range", "LeaseKeepAlive", "LeaseRevoke")
 	})
 }
 
@@ -101,9 +101,9 @@ func TestLateRequestTakesNothing(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for _, noWait := range []bool{true, false} {
 			d := r.newDriver()
-			caught := fixture.Cancels(r.Rig, d, "Txn", noWait)
-			r.Must(d.Close()) // Close waits for the revocation
-			r.On(d, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "", false })
+			caught := fixture.CheckCancel(r.Rig, d, "Txn", noWait)
+			r.NoError(d.Close()) // Close waits for the revocation
+			r.EachLinkOf(d, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "", false })
 			<-caught.Late
 			if left, err := r.leftoverKeys(); err != nil || len(left) > 0 {
 				r.Errorf("NoWait %v: the late request has left %q, %v", noWait, left, err)
@@ -118,21 +118,21 @@ func TestWaiterSendsOnlyRenewals(t *testing.T) {
 		waiting := r.newDriver()
 		watches := func() bool { n := r.Counts(waiting); return n["Watch"] > 0 && n["LeaseTimeToLive"] > 0 }
 		// With its first lease, a client begins to watch for messages of Force.
-		fixture.AsksNothing(r.Rig, r.newDriver(), waiting, watches, []string{"Txn", "Watch"}, "DeleteRange", "Status")
+		fixture.CheckIdleWaiter(r.Rig, r.newDriver(), waiting, watches, []string{"Txn", "Watch"}, "DeleteRange", "Status")
 	})
 }
 
 // AcquireAll waits for the report.
 func TestWaitIsReportedBeforeTTL(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		g := r.Grant(r.newDriver(), "k", long)
+		g := r.AcquireGrant(r.newDriver(), "k", longTTL)
 		waiting := r.newDriver()
-		r.On(waiting, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "LeaseTimeToLive", true })
-		ctx, leave := context.WithCancel(r.Within())
+		r.EachLinkOf(waiting, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "LeaseTimeToLive", true })
+		ctx, leave := context.WithCancel(r.WaitContext())
 		defer leave()
 		told, left := make(chan error, 10), make(chan error)
 		go func() {
-			_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: long, OnObstacle: func(err error) { told <- err }})
+			_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: longTTL, OnObstacle: func(err error) { told <- err }})
 			left <- err
 		}()
 		select {
@@ -144,7 +144,7 @@ func TestWaitIsReportedBeforeTTL(t *testing.T) {
 			r.Error("nothing is told while no member says how long the lease lasts")
 		}
 		leave()
-		r.On(waiting, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "", false })
+		r.EachLinkOf(waiting, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "", false })
 		<-left
 	})
 }
@@ -155,30 +155,30 @@ func TestRenewalByDeposedLeaderIsRepeated(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		d := r.newDriver()
 		sent := func() int { return r.Counts(d)["LeaseKeepAlive"] }
-		depose := func(n int) { r.On(d, func(_ int, p *fixture.Link) { p.Forge = n }) }
-		g := r.Grant(d, "k", long)
+		depose := func(n int) { r.EachLinkOf(d, func(_ int, p *fixture.Link) { p.Forge = n }) }
+		g := r.AcquireGrant(d, "k", longTTL)
 		depose(1)
-		r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
+		r.NoError(d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err)
 		if n := sent(); n != 2 {
 			r.Errorf("a holder has sent %d renewals, want another after the one in vain", n)
 		}
-		r.Must(d.Release(r.Within(), g, 0))
+		r.NoError(d.Release(r.WaitContext(), g, 0))
 
 		holder := r.newDirectDriver()
-		g = r.Grant(holder, "k", long)
+		g = r.AcquireGrant(holder, "k", longTTL)
 		before := sent()
 		depose(1)
 		next := make(chan driver.Grant, 1)
 		go func() {
-			g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: 3 * time.Second}) // short: the waiter must renew it
+			g, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: 3 * time.Second}) // short: the waiter must renew it
 			if err != nil {
 				r.Errorf("Acquire() = %v", err)
 			}
 			next <- g
 		}()
 		r.Eventually("a waiter has renewed its lease again", func() bool { return sent() == before+2 })
-		r.Must(holder.Release(r.Within(), g, 0))
-		r.Must(d.Release(r.Within(), <-next, 0))
+		r.NoError(holder.Release(r.WaitContext(), g, 0))
+		r.NoError(d.Release(r.WaitContext(), <-next, 0))
 	})
 }
 
@@ -186,14 +186,14 @@ func TestRenewalByDeposedLeaderIsRepeated(t *testing.T) {
 func TestDeletedKeyIsLoss(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		d := r.newDirectDriver()
-		g := r.Grant(d, "k", long)
+		g := r.AcquireGrant(d, "k", longTTL)
 		if _, err := r.direct.Delete(r.Context(), r.opts.Prefix, clientv3.WithPrefix()); err != nil {
 			r.Fatal(err)
 		}
-		if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
+		if err := d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
 			r.Errorf("Renew() = %v, want ErrLost", err)
 		}
-		r.Must(d.Release(r.Within(), g, 0))
+		r.NoError(d.Release(r.WaitContext(), g, 0))
 	})
 }
 
@@ -201,20 +201,20 @@ func TestDeletedKeyIsLoss(t *testing.T) {
 func TestWaiterWithoutKeyQueuesAgain(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		holder, waiter := r.Client(r.newDirectDriver()), r.Client(r.newDirectDriver())
-		l := r.Acquire(holder, "k", long)
+		l := r.Acquire(holder, "k", longTTL)
 		line := r.opts.Prefix + "k," // there may also be the key with the token base
-		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
+		next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(waiter, "k", longTTL) })
 		for _, revoke := range []bool{false, true} {
 			r.awaitKeys("k", 2)
 			resp, err := r.direct.Get(r.Context(), line, clientv3.WithLastCreate()...)
-			r.Must(err)
+			r.NoError(err)
 			kv := resp.Kvs[0]
 			if revoke {
 				_, err = r.direct.Revoke(r.Context(), clientv3.LeaseID(kv.Lease))
 			} else {
 				_, err = r.direct.Delete(r.Context(), string(kv.Key))
 			}
-			r.Must(err)
+			r.NoError(err)
 			r.Eventually("another key", func() bool {
 				resp, err := r.direct.Get(r.Context(), line, clientv3.WithLastCreate()...)
 				return err == nil && resp.Count == 2 && string(resp.Kvs[0].Key) != string(kv.Key)
@@ -232,20 +232,20 @@ func TestTokensBoundAdoptions(t *testing.T) {
 		d, other := r.newDirectDriver(), r.newDirectDriver()
 		g := r.acquireAdoptable(d)
 		waiter := r.Client(r.newDirectDriver())
-		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
+		next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(waiter, "k", longTTL) })
 		r.awaitKeys("k", 2)
 		for range 31 {
-			adopted, err := other.Adopt(r.Within(), g)
-			r.Must(err)
+			adopted, err := other.Adopt(r.WaitContext(), g)
+			r.NoError(err)
 			if adopted.Token < g.Token+int64(g.Block) || adopted.Owner == g.Owner {
 				r.Fatalf("%d %q after %d %q", adopted.Token, adopted.Owner, g.Token, g.Owner)
 			}
 			g = adopted
 		}
-		if _, err := other.Adopt(r.Within(), g); !errors.Is(err, driver.ErrUnsupported) {
+		if _, err := other.Adopt(r.WaitContext(), g); !errors.Is(err, driver.ErrUnsupported) {
 			r.Errorf("Adopt() = %v, want ErrUnsupported", err)
 		}
-		r.Must(other.Release(r.Within(), g, 0))
+		r.NoError(other.Release(r.WaitContext(), g, 0))
 		l := <-next
 		if int64(l.Token()) < g.Token+int64(g.Block) {
 			r.Errorf("token %d after %d", l.Token(), g.Token)
@@ -254,18 +254,18 @@ func TestTokensBoundAdoptions(t *testing.T) {
 	})
 }
 
-// Whichever member the client has chosen to ask first.
+// The test repeats this for each member that the client asks first.
 func TestRequestsAvoidMemberThatIsDown(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for place := range 3 {
 			for range 5 {
 				d := r.newDriver()
-				r.On(d, func(i int, l *fixture.Link) { l.Hole = i == place })
+				r.EachLinkOf(d, func(i int, l *fixture.Link) { l.Hole = i == place })
 				r.Eventually("the member counts as down", func() bool { return d.(driver.Notifier).Nodes()[place].State != driver.NodeUp })
 				silent := r.Links(d)[place]
 				asked := func() int { return silent.Count("LeaseGrant") + silent.Count("Txn") }
 				before := asked()
-				r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+				r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", longTTL), 0))
 				if asked() != before {
 					r.Errorf("a client asks member %d, which is down, before those that are up", place)
 				}
@@ -291,9 +291,9 @@ func TestRequestsGoToLeader(t *testing.T) {
 					return n
 				}
 				before := [3]int{asked(0), asked(1), asked(2)}
-				g := r.Grant(d, "k", long)
-				r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
-				r.Must(d.Release(r.Within(), g, 0))
+				g := r.AcquireGrant(d, "k", longTTL)
+				r.NoError(d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err)
+				r.NoError(d.Release(r.WaitContext(), g, 0))
 				for place := range 3 {
 					if n := asked(place) - before[place]; (n > 0) != (place == leader) {
 						r.Errorf("member %d has %d requests while member %d leads", place, n, leader)

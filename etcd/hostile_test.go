@@ -150,8 +150,8 @@ func callEverything(t *testing.T, draw func(n int) int) {
 	s := &answerSpoiler{draw: draw}
 	s.odds = 2 + s.IntN(40)
 	sound := r.newDirectDriver()
-	g, err := sound.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, Adoptable: true, WillRenew: true})
-	r.Must(err)
+	g, err := sound.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: longTTL, Adoptable: true, WillRenew: true})
+	r.NoError(err)
 	r.net.setGarble(s.garbleBytes)
 	d := r.newDirectDriver()
 	spoil := func(on bool) {
@@ -209,10 +209,10 @@ func callEverything(t *testing.T, draw func(n int) int) {
 		})
 	}
 	all.Wait()
-	r.Must(d.Close())
+	r.NoError(d.Close())
 	r.net.setGarble(nil)
 	spoil(false)
-	r.Must(sound.Close())
+	r.NoError(sound.Close())
 }
 
 // Events without a key, and a watch that ends twice, would panic in etcd's client.
@@ -237,9 +237,9 @@ func TestOddWatchEventsOnlyDelayWaiter(t *testing.T) {
 					sent := 0
 					m.again = func() bool { sent++; return odd.again && sent%4 != 0 }
 				})
-				l := r.Acquire(r.Client(r.newDirectDriver()), "k", long)
+				l := r.Acquire(r.Client(r.newDirectDriver()), "k", longTTL)
 				waiter := r.Client(r.newDirectDriver())
-				next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
+				next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(waiter, "k", longTTL) })
 				r.awaitKeys("k", 2)
 				r.Release(l)
 				r.Release(<-next)
@@ -252,7 +252,7 @@ func TestOddWatchEventsOnlyDelayWaiter(t *testing.T) {
 func TestAnswerLongerThanItsRequestIsRejected(t *testing.T) {
 	inBubbleOf(t, 1, func(r *rig) {
 		d := r.newDirectDriver()
-		g := r.Grant(d, "k", long)
+		g := r.AcquireGrant(d, "k", longTTL)
 		long := strings.Repeat("x", 100<<10)
 		r.fake.members[0].update(func(m *fakeMember) {
 			m.twist = func(_ string, reply proto.Message) {
@@ -261,10 +261,10 @@ func TestAnswerLongerThanItsRequestIsRejected(t *testing.T) {
 				}
 			}
 		})
-		if err := d.Check(r.Within(), g); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "the answer has more than 34 KB") {
+		if err := d.Check(r.WaitContext(), g); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "the answer has more than 34 KB") {
 			t.Errorf("Check() = %v, want ErrUnavailable for the length", err)
 		}
-		if err := d.List(r.Within(), "", func(driver.Status) bool { return true }); err != nil {
+		if err := d.List(r.WaitContext(), "", func(driver.Status) bool { return true }); err != nil {
 			t.Errorf("List() = %v, want that it takes a key of 100 KB", err)
 		}
 	})
@@ -278,10 +278,10 @@ func TestListTakesLongestNames(t *testing.T) {
 		value := `{"host":"` + strings.Repeat("h", 64) + `","pid":4194304,"program":"holdfast","note":"` + strings.Repeat("n", 64) + `","since":"2026-01-01T00:00:00.000000001Z"}`
 		for i := range count {
 			key := fmt.Sprintf("%s%s%04d,client.1", r.opts.Prefix, url.PathEscape(name), i)
-			r.Must(errorOf(r.direct.Put(r.Within(), key, value)))
+			r.NoError(errorOf(r.direct.Put(r.WaitContext(), key, value)))
 		}
 		found := 0
-		r.Must(r.newDirectDriver().List(r.Within(), "", func(driver.Status) bool {
+		r.NoError(r.newDirectDriver().List(r.WaitContext(), "", func(driver.Status) bool {
 			found++
 			return true
 		}))

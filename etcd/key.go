@@ -133,15 +133,15 @@ func (d *Driver) nameOf(key string) (string, bool) {
 	return name, ok && err == nil && name != "" && !strings.Contains(text, "/")
 }
 
-// lineUp is the state of a lock's queue: its first key, which has the lock, and the number of keys.
-type lineUp struct {
+// waitQueue is the state of a lock's queue: its first key, which has the lock, and the number of keys.
+type waitQueue struct {
 	first entry
 	keys  int
 }
 
-func (l lineUp) waiterCount() int { return max(l.keys-1, 0) }
+func (l waitQueue) waiterCount() int { return max(l.keys-1, 0) }
 
-func (l *lineUp) add(e entry) {
+func (l *waitQueue) add(e entry) {
 	if l.keys++; l.first.key == "" || e.revision < l.first.revision {
 		l.first = e
 	}
@@ -152,15 +152,15 @@ func (d *Driver) getFirst(name string) clientv3.Op {
 	return clientv3.OpGet(d.folderOf(name), clientv3.WithFirstCreate()...)
 }
 
-func lineOf(resp *clientv3.GetResponse) lineUp {
-	l := lineUp{keys: int(resp.Count)}
+func queueOf(resp *clientv3.GetResponse) waitQueue {
+	l := waitQueue{keys: int(resp.Count)}
 	if len(resp.Kvs) > 0 {
 		l.first = readEntry(resp.Kvs[0])
 	}
 	return l
 }
 
-// lineFrom returns the line-up from the i-th operation of a transaction.
-func lineFrom(resp *clientv3.TxnResponse, i int) lineUp {
-	return lineOf((*clientv3.GetResponse)(resp.Responses[i].GetResponseRange()))
+// queueFrom returns the line-up from the i-th operation of a transaction.
+func queueFrom(resp *clientv3.TxnResponse, i int) waitQueue {
+	return queueOf((*clientv3.GetResponse)(resp.Responses[i].GetResponseRange()))
 }

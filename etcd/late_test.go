@@ -17,8 +17,8 @@ import (
 // acquireAdoptable acquires a lock on "k" that another client may adopt.
 func (r *rig) acquireAdoptable(d driver.Driver) driver.Grant {
 	r.Helper()
-	g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: 10 * time.Second, WillRenew: true, Adoptable: true})
-	r.Must(err)
+	g, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: 10 * time.Second, WillRenew: true, Adoptable: true})
+	r.NoError(err)
 	return g
 }
 
@@ -29,17 +29,17 @@ func leaseOf(g driver.Grant) string { return strings.Split(g.Owner, ".")[2] }
 // the transaction through.
 func (r *rig) sendLate(d driver.Driver, send func(ctx context.Context)) (pass func()) {
 	r.Helper()
-	r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "Txn", true })
+	r.EachLinkOf(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "Txn", true })
 	ctx, cancel := context.WithCancel(r.Context())
 	sent := make(chan struct{})
 	go func() { send(ctx); close(sent) }()
-	caught := r.Caught(d)
-	r.On(d, func(_ int, l *fixture.Link) { l.Refuse = true })
+	caught := r.AwaitStopped(d)
+	r.EachLinkOf(d, func(_ int, l *fixture.Link) { l.Refuse = true })
 	cancel()
 	<-sent
 	return func() {
 		r.Helper()
-		r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "", false })
+		r.EachLinkOf(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "", false })
 		<-caught.Late
 	}
 }
@@ -47,8 +47,8 @@ func (r *rig) sendLate(d driver.Driver, send func(ctx context.Context)) (pass fu
 // checkTrusted checks that the lock is held for as long as g is trusted.
 func (r *rig) checkTrusted(what string, key string, g driver.Grant) {
 	r.Helper()
-	st, err := r.newDirectDriver().Inspect(r.Within(), key)
-	r.Must(err)
+	st, err := r.newDirectDriver().Inspect(r.WaitContext(), key)
+	r.NoError(err)
 	if left := time.Until(g.TrustedUntil); !st.Held || st.Remaining < left-time.Second { // Remaining is in whole seconds
 		r.Errorf("%s: %+v, and a holder trusts it for another %v", what, st, left)
 	}
@@ -65,8 +65,8 @@ func TestLateAdoptionShortensNoTrust(t *testing.T) {
 			}
 		})
 		time.Sleep(3 * time.Second) // an own lease of the adopter would be this much older
-		renewed := holder.Renew(r.Within(), []driver.Grant{g})[0]
-		r.Must(renewed.Err)
+		renewed := holder.Renew(r.WaitContext(), []driver.Grant{g})[0]
+		r.NoError(renewed.Err)
 		g.TrustedUntil = renewed.TrustedUntil
 		pass()
 		r.checkTrusted("a late adoption", "k", g)
@@ -87,12 +87,12 @@ func TestLateRequestLeavesNextHolderAlone(t *testing.T) {
 				old, next := r.newDriver(), r.newDirectDriver()
 				g := r.acquireAdoptable(old)
 				pass := r.sendLate(old, func(ctx context.Context) { send(ctx, old.(*etcd.Driver), g) })
-				mine, err := next.Adopt(r.Within(), g)
-				r.Must(err)
+				mine, err := next.Adopt(r.WaitContext(), g)
+				r.NoError(err)
 				pass()
-				r.Must(next.Check(r.Within(), mine))
+				r.NoError(next.Check(r.WaitContext(), mine))
 				r.checkTrusted("a late "+what, "k", mine)
-				r.Must(next.Release(r.Within(), mine, 0))
+				r.NoError(next.Release(r.WaitContext(), mine, 0))
 			})
 		})
 	}
@@ -104,17 +104,17 @@ func TestLateForceLeavesNextLockAlone(t *testing.T) {
 		holder, other := r.newDirectDriver(), r.newDriver()
 		g := r.acquireAdoptable(holder)
 		pass := r.sendLate(other, func(ctx context.Context) { other.(*etcd.Driver).Force(ctx, "k", g.Token, "") })
-		r.Must(holder.Release(r.Within(), g, 0))
+		r.NoError(holder.Release(r.WaitContext(), g, 0))
 		next := r.acquireAdoptable(holder)
 		if leaseOf(next) != leaseOf(g) {
 			r.Error("the next lock has another lease: this test shows nothing")
 		}
 		pass()
-		r.Must(holder.Check(r.Within(), next))
+		r.NoError(holder.Check(r.WaitContext(), next))
 		r.checkTrusted("a late force", "k", next)
-		r.Must(holder.Release(r.Within(), g, 0)) // like a repeated release
-		r.Must(holder.Check(r.Within(), next))
-		r.Must(holder.Release(r.Within(), next, 0))
+		r.NoError(holder.Release(r.WaitContext(), g, 0)) // like a repeated release
+		r.NoError(holder.Check(r.WaitContext(), next))
+		r.NoError(holder.Release(r.WaitContext(), next, 0))
 	})
 }
 
@@ -122,25 +122,25 @@ func TestLateForceLeavesNextLockAlone(t *testing.T) {
 func TestLeaseWithLateKeyIsNotReused(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		d := r.newDriver()
-		r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "Txn", true })
-		granted := fixture.Later(func() driver.Grant { return r.Grant(d, "k", 10*time.Second) })
-		caught := r.Caught(d)
-		r.On(d, func(_ int, l *fixture.Link) {
+		r.EachLinkOf(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "Txn", true })
+		granted := fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(d, "k", 10*time.Second) })
+		caught := r.AwaitStopped(d)
+		r.EachLinkOf(d, func(_ int, l *fixture.Link) {
 			if l != caught {
 				l.Stop, l.Halted = "", false // the next member executes it
 			}
 		})
 		g := <-granted
-		r.Must(d.Release(r.Within(), g, 0))
-		next, err := d.Acquire(r.Within(), driver.Request{Key: "next", TTL: 10 * time.Second, WillRenew: true})
-		r.Must(err)
+		r.NoError(d.Release(r.WaitContext(), g, 0))
+		next, err := d.Acquire(r.WaitContext(), driver.Request{Key: "next", TTL: 10 * time.Second, WillRenew: true})
+		r.NoError(err)
 		if leaseOf(next) == leaseOf(g) {
 			r.Error("the next lock has the same lease")
 		}
-		r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "", false })
+		r.EachLinkOf(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "", false })
 		<-caught.Late
 		r.awaitKeys("k", 0)
-		r.Must(d.Release(r.Within(), next, 0))
+		r.NoError(d.Release(r.WaitContext(), next, 0))
 	})
 }
 
@@ -150,36 +150,36 @@ func TestLeaseIsReusedForNextLock(t *testing.T) {
 	inBubbleOf(t, 1, func(r *rig) {
 		d := r.newDirectDriver()
 		take := func(key string, renews bool) driver.Grant {
-			g, err := d.Acquire(r.Within(), driver.Request{Key: key, TTL: 30 * time.Second, WillRenew: renews})
-			r.Must(err)
+			g, err := d.Acquire(r.WaitContext(), driver.Request{Key: key, TTL: 30 * time.Second, WillRenew: renews})
+			r.NoError(err)
 			return g
 		}
 		a, b := take("a", true), take("b", true)
 		if leaseOf(a) == leaseOf(b) {
 			r.Error("two locks have one lease")
 		}
-		r.Must(d.Release(r.Within(), a, 0))
+		r.NoError(d.Release(r.WaitContext(), a, 0))
 		c := take("c", true)
 		if leaseOf(c) != leaseOf(a) {
 			r.Error("a lease was not used again")
 		}
-		r.Must(d.Release(r.Within(), b, 0))
+		r.NoError(d.Release(r.WaitContext(), b, 0))
 		e := take("e", false)
 		if left := time.Until(e.TrustedUntil); leaseOf(e) == leaseOf(b) || left < 29*time.Second {
 			r.Errorf("a lock that is not renewed has an old lease, for %v", left)
 		}
-		if _, err := d.Acquire(r.Within(), driver.Request{Key: "c", TTL: 30 * time.Second, WillRenew: true, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
+		if _, err := d.Acquire(r.WaitContext(), driver.Request{Key: "c", TTL: 30 * time.Second, WillRenew: true, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
 			r.Errorf("Acquire() = %v, want ErrHeld", err)
 		}
 		if f := take("f", true); leaseOf(f) != leaseOf(b) {
 			r.Error("a try in vain has used a lease up")
 		} else {
-			r.Must(d.Release(r.Within(), f, 0))
+			r.NoError(d.Release(r.WaitContext(), f, 0))
 		}
-		r.Must(d.Release(r.Within(), c, 0))
-		r.Must(d.Release(r.Within(), e, 0))
-		r.Must(d.Close())
-		leases, err := r.direct.Leases(r.Within())
+		r.NoError(d.Release(r.WaitContext(), c, 0))
+		r.NoError(d.Release(r.WaitContext(), e, 0))
+		r.NoError(d.Close())
+		leases, err := r.direct.Leases(r.WaitContext())
 		if err != nil || len(leases.Leases) > 0 {
 			r.Errorf("%v are left, %v", leases, err)
 		}
@@ -190,15 +190,15 @@ func TestLeaseIsReusedForNextLock(t *testing.T) {
 func TestEndedLeaseIsNotReused(t *testing.T) {
 	inBubbleOf(t, 1, func(r *rig) {
 		d := r.newDirectDriver()
-		r.Must(d.Release(r.Within(), r.acquireAdoptable(d), 0))
-		leases, err := r.direct.Leases(r.Within())
-		r.Must(err)
+		r.NoError(d.Release(r.WaitContext(), r.acquireAdoptable(d), 0))
+		leases, err := r.direct.Leases(r.WaitContext())
+		r.NoError(err)
 		for _, l := range leases.Leases {
-			r.Must(errorOf(r.direct.Revoke(r.Within(), clientv3.LeaseID(l.ID))))
+			r.NoError(errorOf(r.direct.Revoke(r.WaitContext(), clientv3.LeaseID(l.ID))))
 		}
 		g := r.acquireAdoptable(d)
 		r.checkTrusted("a lock after that", "k", g)
-		r.Must(d.Release(r.Within(), g, 0))
+		r.NoError(d.Release(r.WaitContext(), g, 0))
 	})
 }
 
@@ -206,16 +206,16 @@ func TestEndedLeaseIsNotReused(t *testing.T) {
 func TestHolderWithoutRenewalGetsFullTTL(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		holder, waiter := r.newDirectDriver(), r.newDirectDriver()
-		g := r.Grant(holder, "k", long)
-		next := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", 6*time.Second) })
+		g := r.AcquireGrant(holder, "k", longTTL)
+		next := fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(waiter, "k", 6*time.Second) })
 		r.awaitKeys("k", 2)
 		time.Sleep(1500 * time.Millisecond) // below a third of the TTL, when the waiter would renew its lease
 		asked := time.Now()
-		r.Must(holder.Release(r.Within(), g, 0))
+		r.NoError(holder.Release(r.WaitContext(), g, 0))
 		n := <-next
 		if ttl := n.TrustedUntil.Sub(asked); ttl < 4800*time.Millisecond {
 			r.Errorf("trusted until %v after the release, with a TTL of 6 s", ttl)
 		}
-		r.Must(waiter.Release(r.Within(), n, 0))
+		r.NoError(waiter.Release(r.WaitContext(), n, 0))
 	})
 }

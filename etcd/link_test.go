@@ -22,21 +22,21 @@ func TestDeadLinksAreReplaced(t *testing.T) {
 		var addrs []string
 		for _, m := range r.cluster.Members[:members] {
 			way, err := faultproxy.NewOpaque(m.Addr)
-			r.Must(err)
+			r.NoError(err)
 			t.Cleanup(func() { way.Close() })
 			ways, addrs = append(ways, way), append(addrs, way.Addr())
 		}
 		d, err := etcd.New(r.Context(), addrs, withoutCheck(r.opts))
-		d = fixture.Closed(r.Rig, d, err)
-		g := r.Grant(d, "k", long)
+		d = fixture.CloseAtEnd(r.Rig, d, err)
+		g := r.AcquireGrant(d, "k", longTTL)
 		for _, way := range ways {
 			way.Strand()
 		}
-		if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; err != nil {
+		if err := d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err; err != nil {
 			t.Errorf("%d members: Renew() = %v", members, err)
 		}
-		r.Must(d.Release(r.Within(), g, 0))
-		r.Must(d.Close())
+		r.NoError(d.Release(r.WaitContext(), g, 0))
+		r.NoError(d.Close())
 	}
 }
 
@@ -48,11 +48,11 @@ func TestDeadLinksCostNoLease(t *testing.T) {
 				holder, waiter := r.Client(r.newDirectDriver()), r.Client(r.newDirectDriver())
 				for after := time.Duration(0); after < 2*time.Second; after += 100 * time.Millisecond {
 					l := r.Acquire(holder, "k", 5*time.Second)
-					next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", 5*time.Second) })
+					next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(waiter, "k", 5*time.Second) })
 					r.awaitKeys("k", 2)
 					time.Sleep(after)
 					r.net.killConnections()
-					r.Renewed(l, 3)
+					r.AwaitRenewals(l, 3)
 					if err := context.Cause(l.Context()); err != nil {
 						r.Errorf("%v after the grant: the lease ended: %v", after, err)
 					}
@@ -70,7 +70,7 @@ func TestSlowLoginsKeepTheirLink(t *testing.T) {
 		r.fake.members[0].update(func(m *fakeMember) { m.login = 4 * time.Second })
 		r.opts.Username, r.opts.Password = "me", fixture.Secret
 		d := r.newDirectDriver()
-		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+		r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", longTTL), 0))
 		if n := r.net.connectionCount(); n != 1 {
 			r.Errorf("%d connections, want one", n)
 		}

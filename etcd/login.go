@@ -54,7 +54,7 @@ func (n *node) withLogin(ctx context.Context) (context.Context, *loginAttempt, e
 	select {
 	case <-p.done:
 	case <-ctx.Done():
-		return nil, nil, driverkit.Stall{Err: fmt.Errorf("login: %w", context.Cause(ctx))}
+		return nil, nil, driverkit.StallError{Err: fmt.Errorf("login: %w", context.Cause(ctx))}
 	}
 	if p.token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, rpctypes.TokenFieldNameGRPC, p.token)

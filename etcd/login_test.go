@@ -37,7 +37,7 @@ func startWithLogin(t *testing.T, members int, args ...string) *rig {
 		func() error { return errorOf(r.direct.UserGrantRole(t.Context(), "me", "locker")) },
 		func() error { return errorOf(r.direct.AuthEnable(t.Context())) },
 	} {
-		r.Must(do())
+		r.NoError(do())
 	}
 	r.opts.Username, r.opts.Password = "me", fixture.Secret
 	return r
@@ -71,10 +71,10 @@ func jwtArgument(t *testing.T, ttl string) string {
 // asRoot calls do with root's client, to change users and roles.
 func (r *rig) asRoot(do func(c *clientv3.Client) error) {
 	r.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: r.cluster.Addrs(), Username: "root", Password: "root", DialTimeout: fixture.Patience()})
-	r.Must(err)
+	c, err := clientv3.New(clientv3.Config{Endpoints: r.cluster.Addrs(), Username: "root", Password: "root", DialTimeout: fixture.MaxWait()})
+	r.NoError(err)
 	defer c.Close()
-	r.Must(do(c))
+	r.NoError(do(c))
 }
 
 // Each member gets one new login, and no lease is lost.
@@ -84,7 +84,7 @@ func TestExpiredLoginIsRenewedOnce(t *testing.T) {
 	began := time.Now()
 	holder, waiter := r.Client(d), r.Client(r.newDirectDriver())
 	l := r.Acquire(holder, "k", 12*time.Second)
-	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", 12*time.Second) })
+	next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(waiter, "k", 12*time.Second) })
 	var busy sync.WaitGroup
 	done := make(chan struct{})
 	for range 8 { // all see at once that the login has expired
@@ -94,14 +94,14 @@ func TestExpiredLoginIsRenewedOnce(t *testing.T) {
 				case <-done:
 					return
 				case <-time.After(20 * time.Millisecond):
-					if _, err := holder.Inspect(r.Within(), "k"); err != nil {
+					if _, err := holder.Inspect(r.WaitContext(), "k"); err != nil {
 						t.Errorf("Inspect() = %v", err)
 					}
 				}
 			}
 		})
 	}
-	r.Renewed(l, 3) // three times the lifetime of a login
+	r.AwaitRenewals(l, 3) // three times the lifetime of a login
 	close(done)
 	busy.Wait()
 	if err := context.Cause(l.Context()); err != nil {
@@ -121,18 +121,18 @@ func TestExpiredLoginIsRenewedOnce(t *testing.T) {
 func TestRoleChangeRenewsLogin(t *testing.T) {
 	r := startWithLogin(t, 1, jwtArgument(t, "1h"))
 	d := r.newDriver()
-	g := r.Grant(d, "k", long)
+	g := r.AcquireGrant(d, "k", longTTL)
 	r.asRoot(func(c *clientv3.Client) error { return errorOf(c.UserRevokeRole(t.Context(), "me", "locker")) })
-	_, err := d.Acquire(r.Within(), driver.Request{Key: "other", TTL: long, NoWait: true})
+	_, err := d.Acquire(r.WaitContext(), driver.Request{Key: "other", TTL: longTTL, NoWait: true})
 	if err == nil || !strings.Contains(err.Error(), "grant a role") {
 		t.Errorf("without its role: Acquire() = %v", err)
 	}
-	if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; err == nil || !strings.Contains(err.Error(), "grant a role") {
+	if err := d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err; err == nil || !strings.Contains(err.Error(), "grant a role") {
 		t.Errorf("without its role: Renew() = %v", err)
 	}
 	r.asRoot(func(c *clientv3.Client) error { return errorOf(c.UserGrantRole(t.Context(), "me", "locker")) })
-	r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
-	r.Must(d.Release(r.Within(), g, 0))
+	r.NoError(d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err)
+	r.NoError(d.Release(r.WaitContext(), g, 0))
 }
 
 // The members are restarted one by one, and each forgets its logins.
@@ -147,9 +147,9 @@ func TestLoginSurvivesMemberRestarts(t *testing.T) {
 	}
 	for _, m := range r.cluster.Members {
 		m.Kill()
-		r.Must(m.Restart(r.Within()))
+		r.NoError(m.Restart(r.WaitContext()))
 		for _, l := range leases {
-			r.Renewed(l, 1)
+			r.AwaitRenewals(l, 1)
 		}
 	}
 	for i, l := range leases {
@@ -172,11 +172,11 @@ func TestExpiredLoginIsRenewedOnAllMembers(t *testing.T) {
 	c := r.Client(d)
 	l := r.Acquire(c, "k", 10*time.Second)
 	for _, m := range r.cluster.Members {
-		r.Renewed(l, 1) // takes seconds
-		r.Must(m.Pause())
+		r.AwaitRenewals(l, 1) // takes seconds
+		r.NoError(m.Pause())
 		other := r.Acquire(c, "other", 5*time.Second)
 		r.Release(other)
-		r.Must(m.Resume())
+		r.NoError(m.Resume())
 	}
 	if err := context.Cause(l.Context()); err != nil {
 		t.Errorf("the lease ended: %v", err)
@@ -188,23 +188,23 @@ func TestExpiredLoginIsRenewedOnAllMembers(t *testing.T) {
 func TestErrorNamesUnansweredLogin(t *testing.T) {
 	r := startWithLogin(t, 1)
 	d := r.newDriver()
-	r.Grant(d, "k", long)
-	r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "Authenticate", true })
+	r.AcquireGrant(d, "k", longTTL)
+	r.EachLinkOf(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "Authenticate", true })
 	r.asRoot(func(c *clientv3.Client) error {
 		return errorOf(c.UserChangePassword(t.Context(), "me", fixture.Secret))
 	}) // ends all logins
 	var err error
 	r.Eventually("the login is asked for", func() bool {
-		_, err = d.Acquire(r.Within(), driver.Request{Key: "other", TTL: 2 * time.Second, NoWait: true}) // short: it is not granted
+		_, err = d.Acquire(r.WaitContext(), driver.Request{Key: "other", TTL: 2 * time.Second, NoWait: true}) // short: it is not granted
 		return err != nil && strings.Contains(err.Error(), "login: no answer in")
 	})
 	before := r.Counts(d)["Authenticate"]
-	r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "", false })
-	g := r.Grant(d, "other", long)
+	r.EachLinkOf(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "", false })
+	g := r.AcquireGrant(d, "other", longTTL)
 	if n := r.Counts(d)["Authenticate"]; n > before+1 {
 		t.Errorf("%d logins more, want none or one", n-before)
 	}
-	r.Must(d.Release(r.Within(), g, 0))
+	r.NoError(d.Release(r.WaitContext(), g, 0))
 }
 
 // The old login has expired when its connection is cut.
@@ -213,7 +213,7 @@ func TestNewLoginRestartsWatches(t *testing.T) {
 	waiting := r.newDriver()
 	l := r.Acquire(r.Client(r.newDirectDriver()), "k", 5*time.Second)
 	waiter := r.Client(waiting)
-	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", 30*time.Second) })
+	next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(waiter, "k", 30*time.Second) })
 	r.Eventually("the waiter watches", func() bool { return r.Counts(waiting)["Watch"] > 0 })
 	logins := r.Counts(waiting)["Authenticate"]
 	r.Eventually("its login has run out", func() bool { return r.Counts(waiting)["Authenticate"] > logins })
@@ -231,10 +231,10 @@ func TestAuthenticationTurnedOnCostsNoLease(t *testing.T) {
 	r := startWithLogin(t, 1)
 	r.asRoot(func(c *clientv3.Client) error { return errorOf(c.AuthDisable(t.Context())) })
 	d, err := etcd.New(r.Context(), r.cluster.Addrs(), withoutCheck(r.opts))
-	r.Must(err)
+	r.NoError(err)
 	defer d.Close()
-	g := r.Grant(d, "k", long)
-	r.Must(errorOf(r.direct.AuthEnable(t.Context())))
-	r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
-	r.Must(d.Release(r.Within(), g, 0))
+	g := r.AcquireGrant(d, "k", longTTL)
+	r.NoError(errorOf(r.direct.AuthEnable(t.Context())))
+	r.NoError(d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err)
+	r.NoError(d.Release(r.WaitContext(), g, 0))
 }

@@ -19,7 +19,7 @@ const pageSize = 500
 
 // Check implements driver.Checker.
 func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
-	l, err := d.readLine(ctx, g.Key)
+	l, err := d.readQueue(ctx, g.Key)
 	if err == nil && l.first.owner != g.Owner {
 		err = driver.ErrLost
 	}
@@ -32,7 +32,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, reason stri
 		return false, err
 	}
 	defer d.calls.Leave()
-	l, err := d.readLine(ctx, key)
+	l, err := d.readQueue(ctx, key)
 	if err != nil || !l.first.hasToken(token) {
 		return false, err
 	}
@@ -107,7 +107,7 @@ func (d *Driver) watchAlerts(alert func(owner, why string)) {
 
 // Inspect implements driver.Inspector. Status.Nodes has the state of each member.
 func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error) {
-	l, err := d.readLine(ctx, key)
+	l, err := d.readQueue(ctx, key)
 	st := d.lockStatus(ctx, key, l)
 	st.Nodes = make([]driver.NodeView, len(d.nodes))
 	var all sync.WaitGroup
@@ -118,7 +118,7 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 			view.Err = n.tryRequest(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
 				resp, err := c.Get(ctx, d.folderOf(key), append(clientv3.WithFirstCreate(), clientv3.WithSerializable())...)
 				if err == nil {
-					l := lineOf(resp)
+					l := queueOf(resp)
 					view.Owner, view.Token, view.Waiters = l.first.owner, l.first.token, l.waiterCount()
 				}
 				return err
@@ -151,14 +151,14 @@ func (d *Driver) Queue(ctx context.Context, key string, limit int) (waiters []dr
 
 // List implements driver.Lister.
 func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Status) bool) error {
-	locks := make(map[string]*lineUp)
+	locks := make(map[string]*waitQueue)
 	err := d.eachKey(ctx, d.prefix+escapeName(prefix), func(e entry) {
 		name, ok := d.nameOf(e.key)
 		if !ok {
 			return // a key of another program
 		}
 		if locks[name] == nil {
-			locks[name] = &lineUp{}
+			locks[name] = &waitQueue{}
 		}
 		locks[name].add(e)
 	})
@@ -199,7 +199,7 @@ func (d *Driver) eachKey(ctx context.Context, prefix string, found func(entry)) 
 }
 
 // lockStatus returns the driver.Status of a lock.
-func (d *Driver) lockStatus(ctx context.Context, key string, l lineUp) driver.Status {
+func (d *Driver) lockStatus(ctx context.Context, key string, l waitQueue) driver.Status {
 	st := driver.Status{Key: key, Waiters: l.waiterCount()}
 	if l.first.key != "" {
 		st.Held, st.Kept, st.Owner, st.Token = true, l.first.value.Kept, l.first.owner, l.first.token

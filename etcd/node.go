@@ -33,7 +33,7 @@ const (
 
 // errNoEtcd reports a service that answers like etcd but has no members
 // (findings/kine-session-outlives-its-key.sh).
-var errNoEtcd = driverkit.Refusal{Err: errors.New("it answers as etcd does, but names no cluster and no member, as kine: such a service has no leases " +
+var errNoEtcd = driverkit.PermanentError{Err: errors.New("it answers as etcd does, but names no cluster and no member, as kine: such a service has no leases " +
 	"that locks could build on; use etcd itself, or a driver for the database behind that service")}
 
 // request asks one member for something. It may be repeated, because its answer may be lost.
@@ -180,7 +180,7 @@ func (n *node) tryRequest(ctx context.Context, limit time.Duration, fn request) 
 		return suspendedError{fmt.Errorf("this process stood still for %v, and did not see whether the answer came in %v",
 			(took - limit).Round(time.Millisecond), limit)}
 	}
-	if errors.Is(err, driver.ErrLost) || driverkit.Lasts(err) { // an error does not name its cluster
+	if errors.Is(err, driver.ErrLost) || driverkit.IsPermanent(err) { // an error does not name its cluster
 		pb.NewMaintenanceClient(n.client.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
 		if other := n.union.foreignError(n.place); other != nil {
 			return other
@@ -216,7 +216,7 @@ func explainError(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		return driver.ErrLost
-	case errors.Is(err, errForeign), driverkit.Lasts(err):
+	case errors.Is(err, errForeign), driverkit.IsPermanent(err):
 		return err
 	}
 	code, text := status.Code(err), status.Convert(err).Message()
@@ -226,16 +226,16 @@ func explainError(ctx context.Context, err error) error {
 	if _, inner, ok := strings.Cut(text, `connection error: desc = "`); ok { // internals of gRPC
 		text = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSuffix(inner, `"`), "transport: "), "Error while dialing: ")
 	}
-	mend := driverkit.URLNaming.MendTLS(text)
+	mend := driverkit.URLNaming.TLSFix(text)
 	if mend != "" {
 		mend = "; " + mend
 	}
 	denied := func(mend string) error {
-		return driverkit.Refusal{Err: fmt.Errorf("%w: %s; %s", driver.ErrAuth, text, mend)}
+		return driverkit.PermanentError{Err: fmt.Errorf("%w: %s; %s", driver.ErrAuth, text, mend)}
 	}
 	switch {
 	case ctx.Err() != nil:
-		return driverkit.Stall{Err: context.Cause(ctx)}
+		return driverkit.StallError{Err: context.Cause(ctx)}
 	case errors.Is(err, rpctypes.ErrAuthFailed):
 		return denied("correct user and password")
 	case errors.Is(err, rpctypes.ErrUserEmpty):
@@ -245,13 +245,13 @@ func explainError(ctx context.Context, err error) error {
 	case errors.Is(err, rpctypes.ErrAuthOldRevision): // users or roles are being changed right now
 		return errors.New(text)
 	case code == codes.InvalidArgument, code == codes.Unauthenticated, code == codes.OutOfRange, code == codes.Unimplemented:
-		return driverkit.Refusal{Err: errors.New(text)}
+		return driverkit.PermanentError{Err: errors.New(text)}
 	case code == codes.DeadlineExceeded: // the member's clock is slightly ahead
-		return driverkit.Stall{Err: errors.New("no answer in time")}
+		return driverkit.StallError{Err: errors.New("no answer in time")}
 	case strings.Contains(text, errSilent.Error()):
-		return driverkit.Stall{Err: errSilent}
+		return driverkit.StallError{Err: errSilent}
 	case isSilentConnError(text):
-		return driverkit.Stall{Err: fmt.Errorf("no answer in %v", pace.CallTime())}
+		return driverkit.StallError{Err: fmt.Errorf("no answer in %v", pace.CallTime())}
 	case mend == "" && strings.Contains(text, "server preface"):
 		mend = "; if the members speak TLS, write etcds://"
 	case mend == "" && strings.Contains(text, "handshake failed"):
@@ -267,7 +267,7 @@ func isSilentConnError(text string) bool {
 }
 
 // nodeOrder returns the members in the order in which to watch them. Clients begin with different members.
-func (d *Driver) nodeOrder() []*node { return driverkit.Order(d.states, d.nodes, -1) }
+func (d *Driver) nodeOrder() []*node { return driverkit.AskOrder(d.states, d.nodes, -1) }
 
 // leaderFirst returns the members in the order in which to send requests. A follower forwards writes and lease
 // renewals to the leader, and asks the leader before a read: more work for the cluster and one more hop for
@@ -279,7 +279,7 @@ func (d *Driver) leaderFirst() []*node {
 			leader, latest = n.place, n.leads.Load()
 		}
 	}
-	return driverkit.Order(d.states, d.nodes, leader)
+	return driverkit.AskOrder(d.states, d.nodes, leader)
 }
 
 // callAny calls fn with one member after another until one answers, each for limit at most.
@@ -304,7 +304,7 @@ func (d *Driver) callAny(ctx context.Context, limit time.Duration, fn request) e
 			return err
 		}
 		failed.Nodes = append(failed.Nodes, driver.NodeError{Node: n.name, Err: err})
-		if driverkit.Lasts(err) {
+		if driverkit.IsPermanent(err) {
 			failed.Nodes = failed.Nodes[len(failed.Nodes)-1:]
 			break
 		}
@@ -343,7 +343,7 @@ func (d *Driver) surveyMembers(ctx context.Context, limit time.Duration) error {
 		if a.err != nil {
 			failed.Nodes = append(failed.Nodes, driver.NodeError{Node: a.name, Err: a.err})
 		}
-		if driverkit.Lasts(a.err) {
+		if driverkit.IsPermanent(a.err) {
 			failed.Nodes = failed.Nodes[len(failed.Nodes)-1:]
 			break
 		}
@@ -353,12 +353,12 @@ func (d *Driver) surveyMembers(ctx context.Context, limit time.Duration) error {
 
 // callUntilAnswer repeats a request about a lock with this TTL until it is answered or ctx ends.
 func (d *Driver) callUntilAnswer(ctx context.Context, ttl time.Duration, fn request) error {
-	return driverkit.Insist(ctx, func() error { return d.callAny(ctx, pace.RequestTime(ttl, pace.Members), fn) })
+	return driverkit.RetryUnanswered(ctx, func() error { return d.callAny(ctx, pace.RequestTime(ttl, pace.Members), fn) })
 }
 
 // callInTurn repeats fn like callUntilAnswer. Before each attempt it waits for its turn and then calls begun.
 func (d *Driver) callInTurn(ctx context.Context, ttl time.Duration, begun func(), fn request) error {
-	return d.lane.Insist(ctx, begun, func() error { return d.callAny(ctx, pace.RequestTime(ttl, pace.Members), fn) })
+	return d.lane.RetryUnanswered(ctx, begun, func() error { return d.callAny(ctx, pace.RequestTime(ttl, pace.Members), fn) })
 }
 
 // watchMember asks a member for its state at intervals, until Close. In between it tests the connection after
@@ -368,7 +368,7 @@ func (d *Driver) watchMember(n *node) {
 		begin := time.Now()
 		err := n.ping(d.calls.Alive)
 		if err == nil {
-			d.states.Timed(n.place, time.Since(begin))
+			d.states.SetRoundTrip(n.place, time.Since(begin))
 		}
 		d.reportAnswer(n, err)
 		next := time.NewTimer(driverkit.Jitter(probeEvery))
@@ -413,7 +413,7 @@ func (n *node) testConnection() {
 }
 
 func isStallError(err error) bool {
-	_, ok := errors.AsType[driverkit.Stall](err)
+	_, ok := errors.AsType[driverkit.StallError](err)
 	return ok
 }
 

@@ -54,7 +54,7 @@ func TestHangingMemberIsNoTLSFault(t *testing.T) {
 				}
 				defer n.close()
 				err = n.tryRequest(t.Context(), 3*pace.CallTime(), n.probe)
-				if _, stalled := errors.AsType[driverkit.Stall](err); !stalled || err.Error() != "no answer in "+pace.CallTime().String() {
+				if _, stalled := errors.AsType[driverkit.StallError](err); !stalled || err.Error() != "no answer in "+pace.CallTime().String() {
 					t.Errorf("stalled %v: %v", stalled, err)
 				}
 			})

@@ -22,16 +22,16 @@ var grammar = driverkit.Grammar{Usual: []string{"etcd", "etcds"}, Schemes: map[s
 	"etcds": {Example: "etcds://user:password@host:2379,host:2379/prefix", Port: "2379", TLS: true},
 }}
 
-// Open opens the cluster that url names; opts may be nil, and what the URL says goes before it.
-// Otherwise it does what New does.
+// Open opens the cluster that url names; opts may be nil, and the URL takes precedence over it. Otherwise it does
+// what New does.
 //
 //	etcd://h1:2379,h2:2379,h3:2379/prefix          keys begin with "prefix/"
 //	etcds://user:password@h1,h2,h3/prefix          over TLS
 //	etcds://h1,h2,h3/?ca=ca.pem&cert=me.pem&key=me.key
 //
-// The parameters name files in the form PEM: ca the authorities to trust in place of the
-// system's, cert and key what the client shows. servername is what the members' certificates
-// have to show in place of their hosts. Each connection reads the files. The parameter tls=true with etcd:// is etcds://.
+// The parameters ca, cert and key name PEM files: the authorities to trust instead of the system's, and the
+// certificate of the client with its key. Each new connection reads the files. servername is the name that the
+// certificates of the members must have, instead of their hosts. etcd:// with tls=true means etcds://.
 func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 	members, o, err := parseURL(url, opts)
 	if err != nil {
@@ -53,14 +53,14 @@ func New(ctx context.Context, members []string, opts *Options) (*Driver, error) 
 	if err == nil && opts.NoCheck {
 		return d, nil
 	}
-	return driverkit.Opened(ctx, "etcd", d, err, d.checkCluster)
+	return driverkit.OpenChecked(ctx, "etcd", d, err, d.checkCluster)
 }
 
-// NewFromConfig returns a driver for the cluster of a client's configuration; opts may be nil, and what the configuration says goes
-// before it. Otherwise it does what New does. Of the configuration it takes endpoints, TLS, user, password, DialKeepAliveTime,
-// DialKeepAliveTimeout and PermitWithoutStream; with a Token or DialOptions, without which the cluster may not be reached, it is
-// ErrInvalid. The rest of it is about the behaviour of that client, and the driver has clients of its own: one for each member,
-// with a login for itself.
+// NewFromConfig returns a driver for the cluster of a client's configuration; opts may be nil, and config takes
+// precedence over it. Otherwise it does what New does. It uses these fields of config: endpoints, TLS, user, password,
+// DialKeepAliveTime, DialKeepAliveTimeout and PermitWithoutStream. It rejects a Token and DialOptions with ErrInvalid,
+// because the cluster may be unreachable without them. It ignores the other fields, which concern the behaviour of
+// that client: the driver has its own clients, one for each member, each with its own login.
 func NewFromConfig(ctx context.Context, config clientv3.Config, opts *Options) (*Driver, error) {
 	members, o, err := parseConfig(config, opts)
 	if err != nil {
@@ -111,10 +111,10 @@ func (d *Driver) checkCluster(ctx context.Context) error {
 	}
 	all.Wait()
 	if d.union.isMixed() {
-		return driverkit.Refusal{Err: errors.New("the members that are named belong to different clusters, so that their locks would not exclude one another; " +
+		return driverkit.PermanentError{Err: errors.New("the members that are named belong to different clusters, so that their locks would not exclude one another; " +
 			"name members of one cluster")}
 	}
-	_, err := d.readLine(ctx, "holdfast")
+	_, err := d.readQueue(ctx, "holdfast")
 	return err
 }
 
@@ -132,7 +132,7 @@ func parseURL(text string, opts *Options) (members []string, o Options, err erro
 	if u.Username != "" || u.Password != "" {
 		o.Username, o.Password = u.Username, u.Password
 	}
-	o.secrets = u.Secrets("key")
+	o.secrets = u.SecretFiles("key")
 	o.TLS, err = u.TLS(o.TLS)
 	o.renewTLS = u.FreshTLS
 	return u.Hosts, o, err

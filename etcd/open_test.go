@@ -27,7 +27,7 @@ func openPlain(ctx context.Context, url string) (*etcd.Driver, error) {
 // No error shows a password.
 func TestBadURLErrorNamesTheFix(t *testing.T) {
 	t.Parallel()
-	fixture.BadURLs(t, openPlain, map[string]string{
+	fixture.CheckBadURLs(t, openPlain, map[string]string{
 		"h1:2379":                              "etcd://host:2379",
 		"http://h1:2379":                       "etcd://host:2379",
 		"etcd://":                              "host 1 of 1 is missing",
@@ -54,15 +54,15 @@ func TestURLNamesMembersAndPrefix(t *testing.T) {
 	r := startRig(t)
 	url := "etcd://" + strings.Join(r.cluster.Addrs(), ",")
 	for path, prefix := range map[string]string{"/a/" + t.Name(): "a/" + t.Name() + "/", "//b/" + t.Name() + "/": "/b/" + t.Name() + "/", "": "holdfast/"} {
-		d, err := etcd.Open(r.Within(), url+path, nil)
-		r.Must(err)
-		g := r.Grant(d, t.Name(), long)
-		resp, err := r.direct.Get(r.Within(), prefix+t.Name()+",", clientv3.WithPrefix())
+		d, err := etcd.Open(r.WaitContext(), url+path, nil)
+		r.NoError(err)
+		g := r.AcquireGrant(d, t.Name(), longTTL)
+		resp, err := r.direct.Get(r.WaitContext(), prefix+t.Name()+",", clientv3.WithPrefix())
 		if err != nil || resp.Count != 1 {
 			t.Errorf("%q: %d keys, %v, want one", path, resp.Count, err)
 		}
-		r.Must(d.Release(r.Within(), g, 0))
-		r.Must(d.Close())
+		r.NoError(d.Release(r.WaitContext(), g, 0))
+		r.NoError(d.Close())
 	}
 }
 
@@ -71,11 +71,11 @@ func TestClientConfigurationNamesCluster(t *testing.T) {
 	r := startRig(t)
 	config := clientv3.Config{Endpoints: r.cluster.Addrs()}
 	config.Endpoints[0] = "http://" + config.Endpoints[0]
-	d, err := etcd.NewFromConfig(r.Within(), config, &r.opts)
-	fixture.Closed(r.Rig, d, err)
-	g := r.Grant(d, "k", long)
+	d, err := etcd.NewFromConfig(r.WaitContext(), config, &r.opts)
+	fixture.CloseAtEnd(r.Rig, d, err)
+	g := r.AcquireGrant(d, "k", longTTL)
 	r.awaitKeys("k", 1)
-	r.Must(d.Release(r.Within(), g, 0))
+	r.NoError(d.Release(r.WaitContext(), g, 0))
 }
 
 func TestUnusableConfigurationIsRejected(t *testing.T) {
@@ -100,7 +100,7 @@ func TestUnusableConfigurationIsRejected(t *testing.T) {
 func TestOpenAcceptsClusterThatIsDown(t *testing.T) {
 	t.Parallel()
 	d, err := etcd.Open(t.Context(), "etcd://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", nil)
-	fixture.NobodyThere(t, d, err)
+	fixture.CheckOpensWhenDown(t, d, err)
 }
 
 // The cluster requires authentication.
@@ -118,10 +118,10 @@ func TestUserNeedsPasswordAndRole(t *testing.T) {
 		func() error { return errorOf(r.direct.UserGrantRole(t.Context(), "me", "locker")) },
 		func() error { return errorOf(r.direct.AuthEnable(t.Context())) },
 	} {
-		r.Must(do())
+		r.NoError(do())
 	}
 	open := func(login, path string) (*etcd.Driver, error) {
-		return etcd.Open(r.Within(), "etcd://"+login+r.cluster.Addrs()[0]+path, nil)
+		return etcd.Open(r.WaitContext(), "etcd://"+login+r.cluster.Addrs()[0]+path, nil)
 	}
 	const login = "me:" + fixture.Escaped + "@"
 	for what, want := range map[[2]string]string{
@@ -140,18 +140,18 @@ func TestUserNeedsPasswordAndRole(t *testing.T) {
 		}
 	}
 	d, err := open(login, "/mine")
-	r.Must(err)
-	other, err := etcd.NewFromConfig(r.Within(), clientv3.Config{Endpoints: r.cluster.Addrs(), Username: "me", Password: fixture.Secret},
+	r.NoError(err)
+	other, err := etcd.NewFromConfig(r.WaitContext(), clientv3.Config{Endpoints: r.cluster.Addrs(), Username: "me", Password: fixture.Secret},
 		&etcd.Options{Prefix: "mine"})
-	r.Must(err)
+	r.NoError(err)
 	defer d.Close()
 	holder, waiter := r.Client(d), r.Client(other)
 	l := r.Acquire(holder, "k", 9*time.Second)
-	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", 9*time.Second) })
+	next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(waiter, "k", 9*time.Second) })
 	for deadline := l.Deadline(); !l.Deadline().After(deadline); time.Sleep(10 * time.Millisecond) {
-		r.Must(context.Cause(l.Context()))
+		r.NoError(context.Cause(l.Context()))
 	}
-	if st, err := waiter.Inspect(r.Within(), "k"); err != nil || !st.Held || st.Remaining <= 0 {
+	if st, err := waiter.Inspect(r.WaitContext(), "k"); err != nil || !st.Held || st.Remaining <= 0 {
 		t.Errorf("Inspect() = %+v, %v", st, err)
 	}
 	r.Release(l)
@@ -161,11 +161,11 @@ func TestUserNeedsPasswordAndRole(t *testing.T) {
 // The error of the network comes without filler words.
 func TestPlainMembersGetNoTLS(t *testing.T) {
 	r := startRig(t)
-	fixture.MendsTLS(r.Rig, openPlain, map[string]string{"etcds://" + r.cluster.Addrs()[0]: "write etcd://"})
-	d, err := etcd.Open(r.Within(), "etcd://127.0.0.1:1", nil)
-	r.Must(err)
+	fixture.CheckTLSFix(r.Rig, openPlain, map[string]string{"etcds://" + r.cluster.Addrs()[0]: "write etcd://"})
+	d, err := etcd.Open(r.WaitContext(), "etcd://127.0.0.1:1", nil)
+	r.NoError(err)
 	defer d.Close()
-	_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+	_, err = d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: longTTL, NoWait: true})
 	if want := "node 127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused"; err == nil || err.Error() != want {
 		t.Errorf("Acquire() = %v, want %s", err, want)
 	}
@@ -183,7 +183,7 @@ func TestTLS(t *testing.T) {
 	}
 	r := aloneWith(t, config, 1, "--cert-file="+cert.Cert, "--key-file="+cert.Key, "--trusted-ca-file="+cert.Cert, "--client-cert-auth")
 	addr := r.cluster.Addrs()[0]
-	fixture.MendsTLS(r.Rig, openPlain, map[string]string{
+	fixture.CheckTLSFix(r.Rig, openPlain, map[string]string{
 		"etcd://" + addr:                        "write etcds://",
 		"etcds://" + addr:                       "by ca",
 		"etcds://" + addr + "/?ca=" + cert.Cert: "by cert and key",
@@ -194,21 +194,21 @@ func TestTLS(t *testing.T) {
 		"etcd://" + addr:  {TLS: config},
 		"etcds://" + addr: {TLS: config},
 	} {
-		d, err := etcd.Open(r.Within(), url, opts)
+		d, err := etcd.Open(r.WaitContext(), url, opts)
 		if err != nil {
 			t.Errorf("%s: %v", url, err)
 			continue
 		}
-		g := r.Grant(d, "k", long)
-		r.Must(d.Release(r.Within(), g, 0))
-		r.Must(d.Close())
+		g := r.AcquireGrant(d, "k", longTTL)
+		r.NoError(d.Release(r.WaitContext(), g, 0))
+		r.NoError(d.Close())
 	}
 	for _, endpoint := range []string{addr, "https://" + addr} {
-		d, err := etcd.NewFromConfig(r.Within(), clientv3.Config{Endpoints: []string{endpoint}, TLS: config}, nil)
-		fixture.Closed(r.Rig, d, err)
-		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+		d, err := etcd.NewFromConfig(r.WaitContext(), clientv3.Config{Endpoints: []string{endpoint}, TLS: config}, nil)
+		fixture.CloseAtEnd(r.Rig, d, err)
+		r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", longTTL), 0))
 	}
-	_, err = etcd.NewFromConfig(r.Within(), clientv3.Config{Endpoints: []string{"https://" + addr}}, nil) // with the system's authorities
+	_, err = etcd.NewFromConfig(r.WaitContext(), clientv3.Config{Endpoints: []string{"https://" + addr}}, nil) // with the system's authorities
 	if err == nil || !strings.Contains(err.Error(), "by ca") {
 		t.Errorf("NewFromConfig() = %v, want that the certificate is not known", err)
 	}
@@ -218,7 +218,7 @@ func TestTLS(t *testing.T) {
 func TestTTLBelowServerMinimumIsRejected(t *testing.T) {
 	r := startAlone(t, 1, "--election-timeout=3000")
 	c := r.Client(r.newDirectDriver())
-	_, err := c.Acquire(r.Within(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second}) // short: it is rejected
+	_, err := c.Acquire(r.WaitContext(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second}) // short: it is rejected
 	if !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), "no TTL under 5s") {
 		t.Errorf("Acquire() = %v, want ErrInvalid and the floor", err)
 	}
@@ -251,24 +251,24 @@ func TestNextConnectionUsesReplacedFiles(t *testing.T) {
 	replace()
 	r := aloneWith(t, config, 1, "--cert-file="+file("server.crt"), "--key-file="+file("server.key"),
 		"--trusted-ca-file="+file("client.crt"), "--client-cert-auth")
-	d, err := etcd.Open(r.Within(), "etcds://"+r.cluster.Addrs()[0]+"/?ca="+file("server.crt")+"&cert="+file("client.crt")+"&key="+file("client.key"), nil)
-	d = fixture.Closed(r.Rig, d, err)
-	g := r.Grant(d, "k", long)
+	d, err := etcd.Open(r.WaitContext(), "etcds://"+r.cluster.Addrs()[0]+"/?ca="+file("server.crt")+"&cert="+file("client.crt")+"&key="+file("client.key"), nil)
+	d = fixture.CloseAtEnd(r.Rig, d, err)
+	g := r.AcquireGrant(d, "k", longTTL)
 	replace()
 	r.cluster.Members[0].Kill()
-	r.Must(r.cluster.Members[0].Restart(r.Within()))
-	r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
-	for _, f := range d.Diagnose(r.Within(), 0) {
+	r.NoError(r.cluster.Members[0].Restart(r.WaitContext()))
+	r.NoError(d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err)
+	for _, f := range d.Diagnose(r.WaitContext(), 0) {
 		if f.Bad() && f.Check != "version" {
 			t.Errorf("found %+v", f)
 		}
 	}
-	r.Must(d.Release(r.Within(), g, 0))
+	r.NoError(d.Release(r.WaitContext(), g, 0))
 
-	r.Must(os.Remove(file("client.key")))
+	r.NoError(os.Remove(file("client.key")))
 	r.cluster.Members[0].Kill()
-	r.Must(r.cluster.Members[0].Restart(r.Within()))
-	for _, f := range d.Diagnose(r.Within(), 0) {
+	r.NoError(r.cluster.Members[0].Restart(r.WaitContext()))
+	for _, f := range d.Diagnose(r.WaitContext(), 0) {
 		if f.Check == "reach" && (!f.Bad() || !strings.Contains(f.Text+f.Fix, file("client.key")) || !strings.Contains(f.Text+f.Fix, "into these files")) {
 			t.Errorf("without a key: %+v", f)
 		}

@@ -57,11 +57,11 @@ func (r *rig) proxyTo(member string) *fixture.Link {
 		options = append(options, grpc.WithContextDialer(r.net.dialStable))
 	} else {
 		l, err = net.Listen("tcp", "127.0.0.1:0")
-		r.Must(err)
+		r.NoError(err)
 		p.Addr = l.Addr().String()
 	}
 	p.member, err = grpc.NewClient("passthrough:///"+member, options...)
-	r.Must(err)
+	r.NoError(err)
 	server := grpc.NewServer(grpc.ForceServerCodec(rawCodec{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error { return p.forward(s) }))
 	var running sync.WaitGroup
 	running.Go(func() { server.Serve(l) })
@@ -146,7 +146,7 @@ func (p *proxy) forwardReplies(c *call, s grpc.ServerStream, up grpc.ClientStrea
 			return nil
 		}
 		var resp pb.LeaseKeepAliveResponse
-		if c.method == "LeaseKeepAlive" && p.Forged() && proto.Unmarshal(msg, &resp) == nil {
+		if c.method == "LeaseKeepAlive" && p.IsForged() && proto.Unmarshal(msg, &resp) == nil {
 			resp.Header.RaftTerm--
 			msg, _ = proto.Marshal(&resp)
 		}

@@ -21,25 +21,25 @@ func TestWaiterSurvivesSnapshotRestore(t *testing.T) {
 	r := startAlone(t, 1)
 	was := r.cluster.Members[0]
 	way, err := faultproxy.NewOpaque(was.Addr)
-	r.Must(err)
+	r.NoError(err)
 	t.Cleanup(func() { way.Close() })
 	client := func() (driver.Driver, *holdfast.Client) {
 		l := r.proxyTo(way.Addr())
 		d, err := etcd.New(r.Context(), []string{l.Addr}, withoutCheck(r.opts))
-		fixture.Closed(r.Rig, d, err)
+		fixture.CloseAtEnd(r.Rig, d, err)
 		r.Route(d, l)
 		return d, r.Client(d)
 	}
 	_, holder := client()
 	waiting, waiter := client()
-	l := r.Acquire(holder, "k", long)
+	l := r.Acquire(holder, "k", longTTL)
 	other := r.opts.Prefix + "k,other.1" // another waiter's key, deleted to make the waiter read again
-	r.Must(errorOf(r.direct.Put(r.Within(), other, "")))
+	r.NoError(errorOf(r.direct.Put(r.WaitContext(), other, "")))
 	next := make(chan *holdfast.Lease, 1)
-	ctx, cancel := context.WithTimeout(r.Context(), 4*fixture.Patience())
+	ctx, cancel := context.WithTimeout(r.Context(), 4*fixture.MaxWait())
 	defer cancel()
 	go func() {
-		l, err := waiter.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: long / 3})
+		l, err := waiter.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: longTTL / 3})
 		if err != nil {
 			t.Errorf("Acquire() = %v", err)
 		}
@@ -49,13 +49,13 @@ func TestWaiterSurvivesSnapshotRestore(t *testing.T) {
 
 	was.Kill()
 	data := filepath.Join(t.TempDir(), "data")
-	r.Must(os.CopyFS(data, os.DirFS(strings.TrimSuffix(was.Output, ".log"))))
-	r.Must(was.Restart(r.Context()))
+	r.NoError(os.CopyFS(data, os.DirFS(strings.TrimSuffix(was.Output, ".log"))))
+	r.NoError(was.Restart(r.Context()))
 	for range 100 {
-		r.Must(errorOf(r.direct.Put(r.Within(), "another", "")))
+		r.NoError(errorOf(r.direct.Put(r.WaitContext(), "another", "")))
 	}
 	looked := r.Counts(waiting)
-	r.Must(errorOf(r.direct.Delete(r.Within(), other)))
+	r.NoError(errorOf(r.direct.Delete(r.WaitContext(), other)))
 	// The waiter asks for the holder's remaining time while it watches. The new watch may share the stream of
 	// the last one, which counts once.
 	r.Eventually("the waiter watches again", func() bool {
@@ -64,8 +64,8 @@ func TestWaiterSurvivesSnapshotRestore(t *testing.T) {
 	})
 
 	again, err := etcdproc.Start(r.Context(), 1, "--data-dir="+data)
-	restored := newRig(t, fixture.Stopped(t, again, err))
-	r.Must(errorOf(restored.direct.Delete(r.Within(), other)))
+	restored := newRig(t, fixture.StopAtEnd(t, again, err))
+	r.NoError(errorOf(restored.direct.Delete(r.WaitContext(), other)))
 	way.Redirect(again.Members[0].Addr)
 	way.Cut()
 	r.Release(l)

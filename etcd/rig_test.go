@@ -22,8 +22,8 @@ import (
 	"github.com/holdfast-go/holdfast/locktest"
 )
 
-// long is a TTL that does not end within a test.
-const long = fixture.Long
+// longTTL is a TTL that does not end within a test.
+const longTTL = fixture.LongTTL
 
 // shared is one cluster for all tests that do not break it; each test has its own prefix. The first test that
 // needs it starts it.
@@ -99,7 +99,7 @@ func (r *rig) connectClient(config clientv3.Config) {
 	config.Endpoints, config.Logger = r.addrs(), zap.NewNop()
 	var err error
 	r.direct, err = clientv3.New(config)
-	r.Must(err)
+	r.NoError(err)
 	r.Cleanup(func() { r.direct.Close() })
 }
 
@@ -121,7 +121,7 @@ func aloneWith(t *testing.T, config *tls.Config, members int, args ...string) *r
 	gates.NeedsServer(t)
 	t.Parallel()
 	c, err := etcdproc.Start(t.Context(), members, args...)
-	return newRigWith(t, fixture.Stopped(t, c, err), config)
+	return newRigWith(t, fixture.StopAtEnd(t, c, err), config)
 }
 
 func newRig(t testing.TB, c *etcdproc.Cluster) *rig { t.Helper(); return newRigWith(t, c, nil) }
@@ -161,19 +161,19 @@ func (r *rig) openLinked() (driver.Driver, error) {
 func (r *rig) newDriver() driver.Driver {
 	r.Helper()
 	d, err := r.openLinked()
-	return fixture.Closed(r.Rig, d, err)
+	return fixture.CloseAtEnd(r.Rig, d, err)
 }
 
 // newDirectDriver returns a driver without links.
 func (r *rig) newDirectDriver() *etcd.Driver {
 	r.Helper()
 	d, err := r.openDriver(r.addrs(), withoutCheck(r.opts))
-	return fixture.Closed(r.Rig, d, err)
+	return fixture.CloseAtEnd(r.Rig, d, err)
 }
 
 // leftoverKeys returns all keys except the token base.
 func (r *rig) leftoverKeys() (left []string, err error) {
-	ctx, cancel := context.WithTimeout(r.Context(), fixture.Patience())
+	ctx, cancel := context.WithTimeout(r.Context(), fixture.MaxWait())
 	defer cancel()
 	resp, err := r.direct.Get(ctx, r.opts.Prefix, clientv3.WithPrefix())
 	if err != nil {

@@ -24,8 +24,8 @@ import (
 // them at its start.
 const tokenLead = 10 * time.Second
 
-// base is the token base as a client knows it.
-type base struct {
+// tokenBase is the token base as a client knows it.
+type tokenBase struct {
 	mu       sync.Mutex // guards the fields below
 	begun    bool       // it was seen not to be behind the clock
 	value    int64
@@ -33,7 +33,7 @@ type base struct {
 }
 
 // known returns the base and the condition that it is unchanged, which fails if the base is unknown.
-func (b *base) known(key string) (int64, clientv3.Cmp) {
+func (b *tokenBase) known(key string) (int64, clientv3.Cmp) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.revision == 0 {
@@ -44,7 +44,7 @@ func (b *base) known(key string) (int64, clientv3.Cmp) {
 
 // readKey stores the key's value at a revision of the cluster. If the base must be written, raise is true,
 // raised is the new value, and before is the revision of the last write.
-func (b *base) readKey(kvs []*mvccpb.KeyValue, revision int64, now time.Time) (raised, before int64, raise bool) {
+func (b *tokenBase) readKey(kvs []*mvccpb.KeyValue, revision int64, now time.Time) (raised, before int64, raise bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.revision = 0
@@ -65,7 +65,7 @@ func (b *base) readKey(kvs []*mvccpb.KeyValue, revision int64, now time.Time) (r
 }
 
 // noteWritten stores what this client has written.
-func (b *base) noteWritten(value, revision int64) {
+func (b *tokenBase) noteWritten(value, revision int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.begun, b.value, b.revision = true, value, revision

@@ -16,20 +16,20 @@ func TestTokensBeginAtClock(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		before := time.Now().UnixMicro()
 		d := r.newDirectDriver()
-		g := r.Grant(d, "k", long)
+		g := r.AcquireGrant(d, "k", longTTL)
 		if g.Token < before || g.Token > before+time.Minute.Microseconds() {
 			r.Errorf("token %d at %d", g.Token, before)
 		}
 		other := r.newDirectDriver()
-		if st, err := other.Inspect(r.Within(), "k"); err != nil || st.Token != g.Token {
+		if st, err := other.Inspect(r.WaitContext(), "k"); err != nil || st.Token != g.Token {
 			r.Errorf("Inspect() = %+v, %v, want token %d", st, err, g.Token)
 		}
 		for _, token := range []int64{g.Token - 1, g.Token + int64(g.Block)} {
-			if done, err := other.Force(r.Within(), "k", token, ""); done || err != nil {
+			if done, err := other.Force(r.WaitContext(), "k", token, ""); done || err != nil {
 				r.Errorf("Force with the token %d of nobody = %v, %v", token, done, err)
 			}
 		}
-		if done, err := other.Force(r.Within(), "k", g.Token+1, ""); !done || err != nil {
+		if done, err := other.Force(r.WaitContext(), "k", g.Token+1, ""); !done || err != nil {
 			r.Errorf("Force() = %v, %v", done, err)
 		}
 	})
@@ -43,27 +43,27 @@ func TestTokensRiseWhenBaseChanges(t *testing.T) {
 		last := int64(0)
 		next := func(what string) {
 			for i, d := range drivers {
-				g := r.Grant(d, "k", long)
+				g := r.AcquireGrant(d, "k", longTTL)
 				if g.Token < last {
 					r.Errorf("%s: driver %d: token %d after %d", what, i, g.Token, last)
 				}
 				last = g.Token + int64(g.Block)
-				r.Must(d.Release(r.Within(), g, 0))
+				r.NoError(d.Release(r.WaitContext(), g, 0))
 			}
 		}
 		next("at first")
-		r.Must(errorOf(r.direct.Put(r.Within(), key, strconv.FormatInt(last+time.Hour.Microseconds(), 10))))
+		r.NoError(errorOf(r.direct.Put(r.WaitContext(), key, strconv.FormatInt(last+time.Hour.Microseconds(), 10))))
 		next("after a client with a clock that is fast")
 		if last < time.Now().Add(30*time.Minute).UnixMicro() {
 			r.Errorf("token %d is not above the base", last)
 		}
 		drivers = append(drivers, r.newDirectDriver())
 		next("for a client that begins")
-		r.Must(errorOf(r.direct.Put(r.Within(), key, "0")))
+		r.NoError(errorOf(r.direct.Put(r.WaitContext(), key, "0")))
 		next("after somebody has set it back")
-		r.Must(errorOf(r.direct.Delete(r.Within(), key)))
+		r.NoError(errorOf(r.direct.Delete(r.WaitContext(), key)))
 		next("after somebody has deleted it")
-		r.Must(errorOf(r.direct.Delete(r.Within(), r.opts.Prefix, clientv3.WithPrefix())))
+		r.NoError(errorOf(r.direct.Delete(r.WaitContext(), r.opts.Prefix, clientv3.WithPrefix())))
 		next("after somebody has deleted all")
 	})
 }
@@ -72,20 +72,20 @@ func TestTokensRiseWhenBaseChanges(t *testing.T) {
 func TestTokenBaseBehindClockIsRaised(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		key := r.opts.Prefix + ",tokens"
-		r.Must(errorOf(r.direct.Put(r.Within(), key, "1000")))
+		r.NoError(errorOf(r.direct.Put(r.WaitContext(), key, "1000")))
 		now := time.Now().UnixMicro()
 		d := r.newDirectDriver()
-		g := r.Grant(d, "k", long)
+		g := r.AcquireGrant(d, "k", longTTL)
 		if g.Token < now {
 			r.Errorf("token %d at %d", g.Token, now)
 		}
-		r.Must(d.Release(r.Within(), g, 0))
-		resp, err := r.direct.Get(r.Within(), key)
-		r.Must(err)
+		r.NoError(d.Release(r.WaitContext(), g, 0))
+		resp, err := r.direct.Get(r.WaitContext(), key)
+		r.NoError(err)
 		d = r.newDirectDriver()
-		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
-		again, err := r.direct.Get(r.Within(), key)
-		r.Must(err)
+		r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", longTTL), 0))
+		again, err := r.direct.Get(r.WaitContext(), key)
+		r.NoError(err)
 		if again.Kvs[0].ModRevision != resp.Kvs[0].ModRevision {
 			r.Error("a second client has raised it again")
 		}

@@ -18,8 +18,8 @@ import (
 // startForeign starts another cluster with one member.
 func (r *rig) startForeign(args ...string) *rig {
 	r.Helper()
-	c, err := etcdproc.Start(r.Within(), 1, args...)
-	return newRig(r.TB, fixture.Stopped(r.TB, c, err))
+	c, err := etcdproc.Start(r.WaitContext(), 1, args...)
+	return newRig(r.TB, fixture.StopAtEnd(r.TB, c, err))
 }
 
 // Open rejects them at once, and without its check each request does. Otherwise each cluster could grant the
@@ -28,7 +28,7 @@ func TestMembersOfTwoClustersAreRejected(t *testing.T) {
 	r := startAlone(t, 1)
 	other := r.startForeign()
 	addrs := []string{r.cluster.Addrs()[0], other.cluster.Addrs()[0]}
-	d, err := etcd.Open(r.Within(), "etcd://"+strings.Join(addrs, ","), nil)
+	d, err := etcd.Open(r.WaitContext(), "etcd://"+strings.Join(addrs, ","), nil)
 	if err == nil {
 		d.Close()
 		t.Error("Open() takes both")
@@ -36,9 +36,9 @@ func TestMembersOfTwoClustersAreRejected(t *testing.T) {
 		t.Errorf("Open() = %v", err)
 	}
 	d, err = etcd.New(r.Context(), addrs, withoutCheck(etcd.Options{}))
-	d = fixture.Closed(r.Rig, d, err)
+	d = fixture.CloseAtEnd(r.Rig, d, err)
 	for range 10 {
-		if _, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true}); !errors.Is(err, driver.ErrUnavailable) ||
+		if _, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: longTTL, NoWait: true}); !errors.Is(err, driver.ErrUnavailable) ||
 			!strings.Contains(err.Error(), "another cluster") {
 			t.Fatalf("Acquire() = %v, want that there are two clusters", err)
 		}
@@ -49,8 +49,8 @@ func TestMembersOfTwoClustersAreRejected(t *testing.T) {
 func TestHalfOfMembersIsNoMajority(t *testing.T) {
 	r := startAlone(t, 1)
 	d, err := etcd.New(r.Context(), []string{r.cluster.Addrs()[0], "127.0.0.1:1"}, withoutCheck(etcd.Options{}))
-	d = fixture.Closed(r.Rig, d, err)
-	_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+	d = fixture.CloseAtEnd(r.Rig, d, err)
+	_, err = d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: longTTL, NoWait: true})
 	if want := "need 2 nodes: node 127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused"; err == nil || err.Error() != want {
 		t.Errorf("Acquire() = %v, want %s", err, want)
 	}
@@ -76,24 +76,24 @@ func TestMemberOfAnotherClusterIsNotAsked(t *testing.T) {
 	clients := []*etcd.Driver{d, r.newDirectDriver(), r.newDirectDriver(), r.newDirectDriver()}
 	for _, d := range clients {
 		for range 5 {
-			g := r.Grant(d, "other", long)
-			r.Must(d.Release(r.Within(), g, 0))
+			g := r.AcquireGrant(d, "other", longTTL)
+			r.NoError(d.Release(r.WaitContext(), g, 0))
 		}
 		r.Eventually("it is known for what it is", func() bool { n := at(d); return n.Err != nil && strings.Contains(n.Err.Error(), "another cluster") })
 	}
-	r.Renewed(l, 2)
+	r.AwaitRenewals(l, 2)
 	direct, err := clientv3.New(clientv3.Config{Endpoints: []string{old.Addr}})
-	r.Must(err)
+	r.NoError(err)
 	defer direct.Close()
-	if resp, err := direct.Get(r.Within(), r.opts.Prefix, clientv3.WithPrefix()); err != nil || resp.Count > 0 {
+	if resp, err := direct.Get(r.WaitContext(), r.opts.Prefix, clientv3.WithPrefix()); err != nil || resp.Count > 0 {
 		t.Errorf("the other cluster has %v, %v", resp, err)
 	}
 	other.cluster.Stop()
-	r.Must(old.Restart(r.Within()))
+	r.NoError(old.Restart(r.WaitContext()))
 	for _, d := range clients {
 		r.Eventually("it is back", func() bool { return at(d).State == driver.NodeUp })
 	}
-	r.Must(l.Context().Err())
+	r.NoError(l.Context().Err())
 	r.Release(l)
 }
 
@@ -101,18 +101,18 @@ func TestMemberOfAnotherClusterIsNotAsked(t *testing.T) {
 func TestReplacedClusterServesItsClients(t *testing.T) {
 	r := startAlone(t, 1)
 	d := r.newDirectDriver()
-	g := r.Grant(d, "k", long)
+	g := r.AcquireGrant(d, "k", longTTL)
 	old := r.cluster.Members[0]
 	old.Kill()
 	r.startForeign("--listen-client-urls=http://"+old.Addr, "--advertise-client-urls=http://"+old.Addr)
-	if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
+	if err := d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
 		t.Errorf("Renew() = %v, want ErrLost", err)
 	}
-	next := r.Grant(d, "k", long)
+	next := r.AcquireGrant(d, "k", longTTL)
 	if next.Token < g.Token {
 		t.Errorf("token %d after %d", next.Token, g.Token)
 	}
-	r.Must(d.Release(r.Within(), next, 0))
+	r.NoError(d.Release(r.WaitContext(), next, 0))
 }
 
 // A key under the inner prefix is no lock of the outer one, whatever its name.
@@ -124,33 +124,33 @@ func TestNestedPrefixesShareNoLock(t *testing.T) {
 			r.opts.Prefix = prefix + inner
 			d := r.newDirectDriver()
 			for _, name := range []string{"x", "team", "team/x", "/"} {
-				g := r.Grant(d, name, long)
+				g := r.AcquireGrant(d, name, longTTL)
 				var taken []driver.Grant
 				for _, mine := range []string{"team", "team/x", "team/" + name, "x", "/"} {
-					o, err := outer.Acquire(r.Within(), driver.Request{Key: mine, TTL: long, NoWait: true})
+					o, err := outer.Acquire(r.WaitContext(), driver.Request{Key: mine, TTL: longTTL, NoWait: true})
 					if err != nil {
 						r.Errorf("%q in %q: the outer lock %q: %v", name, inner, mine, err)
 						continue
 					}
-					if st, err := outer.Inspect(r.Within(), mine); err != nil || st.Owner != o.Owner || st.Waiters != 0 {
+					if st, err := outer.Inspect(r.WaitContext(), mine); err != nil || st.Owner != o.Owner || st.Waiters != 0 {
 						r.Errorf("%q in %q: Inspect(%q) = %+v, %v", name, inner, mine, st, err)
 					}
-					if done, err := outer.Force(r.Within(), mine, o.Token, ""); !done || err != nil {
+					if done, err := outer.Force(r.WaitContext(), mine, o.Token, ""); !done || err != nil {
 						r.Errorf("%q in %q: Force(%q) = %v, %v", name, inner, mine, done, err)
 					}
 					taken = append(taken, o)
 				}
-				if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; err != nil {
+				if err := d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err; err != nil {
 					r.Errorf("%q in %q is lost: %v", name, inner, err)
 				}
-				r.Must(outer.List(r.Within(), "", func(st driver.Status) bool {
+				r.NoError(outer.List(r.WaitContext(), "", func(st driver.Status) bool {
 					r.Errorf("%q in %q: the outer prefix has %+v", name, inner, st)
 					return true
 				}))
 				for _, o := range taken {
-					r.Must(outer.Release(r.Within(), o, 0))
+					r.NoError(outer.Release(r.WaitContext(), o, 0))
 				}
-				r.Must(d.Release(r.Within(), g, 0))
+				r.NoError(d.Release(r.WaitContext(), g, 0))
 			}
 		}
 		r.opts.Prefix = "a,b/"

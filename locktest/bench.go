@@ -347,8 +347,8 @@ func (h *holders) leave(l *holdfast.Lease) {
 	delete(h.inside, l)
 }
 
-// guarded is a section for one holder at a time. It detects two holders at once and tokens that do not rise.
-type guarded struct {
+// guardedSection is a section for one holder at a time. It detects two holders at once and tokens that do not rise.
+type guardedSection struct {
 	holders
 	b     *bench
 	last  atomic.Int64
@@ -356,7 +356,7 @@ type guarded struct {
 }
 
 // enter is called by a holder with its lease, and leave before the release.
-func (g *guarded) enter(l *holdfast.Lease) {
+func (g *guardedSection) enter(l *holdfast.Lease) {
 	g.count.Add(1)
 	if !g.b.limits.Token && l.Token() != 0 {
 		g.b.Errorf("token %d of a driver without tokens", l.Token())

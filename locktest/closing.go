@@ -11,19 +11,19 @@ import (
 )
 
 var closingCases = []testCase{
-	{"CloseReleasesWhatIsHeld", closeReleases},
-	{"CloseEndsEveryWait", closeEndsWaits},
+	{"CloseReleasesLeases", closeReleasesLeases},
+	{"CloseEndsWaits", closeEndsWaits},
 	{"CloseUnderLoadLeavesNothing", closeUnderLoad},
-	{"ShutdownLetsTheHolderFinish", shutdownWaits},
-	{"AClosedDriverSaysSo", closedDriver},
-	{"CloseEndsTheWaitsOfTheDriver", closeEndsDriversWaits},
-	{"DoReleasesWhateverHappens", doReleasesLock},
-	{"LimitsAreKept", limitsAreKept},
+	{"ShutdownWaitsForHolder", shutdownWaitsForHolder},
+	{"ClosedDriverReturnsErrClosed", closedDriverReturnsErrClosed},
+	{"DriverCloseEndsWaits", driverCloseEndsWaits},
+	{"DoAlwaysReleases", doReleasesLock},
+	{"LimitsAreHonoured", limitsAreHonoured},
 	{"TTLsAreRoundedUp", ttlsAreRoundedUp},
-	{"WhatIsNotDeclaredIsRefused", undeclaredIsRefused},
+	{"UndeclaredAbilityIsRejected", undeclaredIsRejected},
 }
 
-func closeReleases(b *bench) {
+func closeReleasesLeases(b *bench) {
 	c, other := b.newClient(), b.newClient()
 	var leases []*holdfast.Lease
 	for i := range 20 {
@@ -100,7 +100,7 @@ func closeUnderLoad(b *bench) {
 	}
 }
 
-func shutdownWaits(b *bench) {
+func shutdownWaitsForHolder(b *bench) {
 	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
 	done := make(chan error, 1)
@@ -123,7 +123,7 @@ func shutdownWaits(b *bench) {
 	b.checkCleared()
 }
 
-func closedDriver(b *bench) {
+func closedDriverReturnsErrClosed(b *bench) {
 	drv := b.openDriver()
 	if err := drv.Close(); err != nil {
 		b.Errorf("Close() = %v", err)
@@ -136,7 +136,7 @@ func closedDriver(b *bench) {
 	b.checkCleared()
 }
 
-func closeEndsDriversWaits(b *bench) {
+func driverCloseEndsWaits(b *bench) {
 	drv, other := b.openDriver(), b.newClient()
 	l := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long})
 	waiting := make(chan error, 1)
@@ -185,7 +185,7 @@ func doReleasesLock(b *bench) {
 	b.checkCleared()
 }
 
-func limitsAreKept(b *bench) {
+func limitsAreHonoured(b *bench) {
 	limits, c := b.limits, b.newClient()
 	for _, ttl := range []time.Duration{-1, time.Nanosecond, limits.MinTTL - 1} {
 		_, err := c.Acquire(b.Context(), "k", &holdfast.AcquireOptions{TTL: ttl})
@@ -232,7 +232,7 @@ func ttlsAreRoundedUp(b *bench) {
 
 // A call that needs an ability which the driver does not declare, or an interface that it lacks, is rejected
 // and has no effect. It is never ignored, and never half executed.
-func undeclaredIsRefused(b *bench) {
+func undeclaredIsRejected(b *bench) {
 	c := b.newClient()
 	refuses := func(what string, declared bool, do func() error) {
 		if declared {

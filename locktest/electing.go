@@ -12,11 +12,11 @@ import (
 )
 
 var electingCases = []testCase{
-	{"LeadersFollowOneAnother", leadersFollow},
+	{"LeadersFollowInTurn", leadersFollowInTurn},
 }
 
-// leadersFollow lets candidates lead in turn. An observer sees each leader, in terms that rise.
-func leadersFollow(b *bench) {
+// leadersFollowInTurn lets candidates lead in turn. An observer sees each leader, in terms that rise.
+func leadersFollowInTurn(b *bench) {
 	if c := b.newClient(); !b.limits.Token {
 		_, err := election.Campaign(b.Context(), c, "k", "x", nil)
 		b.checkError(err, holdfast.ErrUnsupported)

@@ -10,14 +10,14 @@ import (
 
 var exclusionCases = []testCase{
 	{"OneHolderAtATime", oneHolderAtATime},
-	{"OneHolderAmongClientsAndGoroutines", oneHolderAmongMany},
+	{"OneHolderUnderContention", oneHolderAmongMany},
 	{"TokensRiseAcrossClients", tokensRise},
-	{"BlocksOfTokensAreApart", blocksAreApart},
-	{"TryOnAHeldKeyNamesTheHolder", tryNamesTheHolder},
-	{"OneTryWinsOrNone", oneTryWins},
-	{"KeysDoNotTouchOneAnother", keysAreApart},
-	{"ReleaseByAStrangerChangesNothing", strangerReleases},
-	{"ReleaseIsIdempotent", releaseTwice},
+	{"TokenBlocksDoNotOverlap", tokenBlocksDoNotOverlap},
+	{"TryNamesHolder", tryNamesHolder},
+	{"AtMostOneTryWins", atMostOneTryWins},
+	{"KeysAreIndependent", keysAreIndependent},
+	{"ReleaseByOtherOwnerChangesNothing", otherOwnerReleases},
+	{"ReleaseIsIdempotent", releaseIsIdempotent},
 }
 
 func oneHolderAtATime(b *bench) {
@@ -35,7 +35,7 @@ func oneHolderAtATime(b *bench) {
 
 func oneHolderAmongMany(b *bench) {
 	const clients, goroutines, rounds = 3, 3, 8
-	g := &guarded{b: b}
+	g := &guardedSection{b: b}
 	all := b.newClients(clients)
 	runTogether(clients*goroutines, func(i int) {
 		for range rounds {
@@ -83,7 +83,7 @@ func tokensRise(b *bench) {
 
 // The client gives a token of a grant's block to each caller to which the grant is passed on, so the next
 // grant must begin after the block.
-func blocksAreApart(b *bench) {
+func tokenBlocksDoNotOverlap(b *bench) {
 	drivers := []driver.Driver{b.openDriver(), b.openDriver()}
 	defer drivers[0].Close()
 	defer drivers[1].Close()
@@ -101,7 +101,7 @@ func blocksAreApart(b *bench) {
 	}
 }
 
-func tryNamesTheHolder(b *bench) {
+func tryNamesHolder(b *bench) {
 	me := holdfast.Holder{Host: "elsewhere", PID: 4121, Program: "billing"}
 	holder, other := b.clientOf(b.openDriver(), &holdfast.Options{Holder: me}), b.newClient()
 	l := b.acquire(holder, "k", &holdfast.AcquireOptions{TTL: b.long})
@@ -121,7 +121,7 @@ func tryNamesTheHolder(b *bench) {
 }
 
 // If several clients try at once, all may fail, but no two may win.
-func oneTryWins(b *bench) {
+func atMostOneTryWins(b *bench) {
 	all := b.newClients(4)
 	for range 10 {
 		leases := make([]*holdfast.Lease, len(all))
@@ -147,7 +147,7 @@ func oneTryWins(b *bench) {
 	b.checkCleared()
 }
 
-func keysAreApart(b *bench) {
+func keysAreIndependent(b *bench) {
 	all := b.newClients(2)
 	var leases []*holdfast.Lease
 	for i := range 40 {
@@ -160,7 +160,7 @@ func keysAreApart(b *bench) {
 	b.checkCleared()
 }
 
-func strangerReleases(b *bench) {
+func otherOwnerReleases(b *bench) {
 	owner, thief := b.openDriver(), b.openDriver()
 	defer owner.Close()
 	defer thief.Close()
@@ -198,7 +198,7 @@ func strangerReleases(b *bench) {
 	}
 }
 
-func releaseTwice(b *bench) {
+func releaseIsIdempotent(b *bench) {
 	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", nil)
 	b.release(l)

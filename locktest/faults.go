@@ -11,26 +11,26 @@ import (
 )
 
 var faultCases = []testCase{
-	{"CutOffALeaseEndsByItsDeadline", cutOffLeaseExpires},
-	{"CutOffAReleaseIsNotConfirmed", cutOffRelease},
-	{"AReleaseEndsByItself", promptRelease},
-	{"AShortCutIsSurvived", shortCutIsSurvived},
-	{"LostRepliesLeaveNoLock", lostReplies},
-	{"LostRepliesToATryLeaveNoLock", lostRepliesToTry},
-	{"LostRepliesToRenewalsLoseNothing", lostRenewals},
-	{"AMinorityOfNodesIsNotMissed", minorityStops},
-	{"WithoutAMajorityTheNodesAreNamed", majorityStops},
-	{"AWaitSurvivesAnOutage", waitSurvives},
-	{"ARenewalWithoutAnAnswerLosesNothing", renewalInOutage},
-	{"NodesTellTheirState", nodesTellTheirState},
-	{"NodesTellTheirRoundTrip", nodesTellTheirRoundTrip},
+	{"DisconnectedLeaseEndsByDeadline", disconnectedLeaseEnds},
+	{"DisconnectedReleaseIsUnconfirmed", disconnectedRelease},
+	{"UnansweredReleaseReturns", unansweredReleaseReturns},
+	{"LeaseSurvivesShortDisconnect", leaseSurvivesDisconnect},
+	{"LostRepliesLeaveNoLock", lostRepliesLeaveNoLock},
+	{"LostTryRepliesLeaveNoLock", lostTryReplies},
+	{"LostRenewalRepliesKeepLease", lostRenewalReplies},
+	{"MinorityOfNodesMayFail", minorityMayFail},
+	{"LostMajorityNamesNodes", lostMajorityNamesNodes},
+	{"WaitSurvivesOutage", waitSurvivesOutage},
+	{"UnansweredRenewalKeepsTrust", unansweredRenewalKeepsTrust},
+	{"NodesReportState", nodesReportState},
+	{"NodesReportRoundTrip", nodesReportRoundTrip},
 }
 
 func (b *bench) needsDisconnect() {
 	b.skipWithout(b.Disconnect != nil && b.Reconnect != nil, "Service.Disconnect and Reconnect")
 }
 
-func cutOffLeaseExpires(b *bench) {
+func disconnectedLeaseEnds(b *bench) {
 	b.needsDisconnect()
 	ttl := b.exactTTL(2 * time.Second)
 	drv := b.openDriver()
@@ -60,7 +60,7 @@ func cutOffLeaseExpires(b *bench) {
 	}
 }
 
-func cutOffRelease(b *bench) {
+func disconnectedRelease(b *bench) {
 	b.needsDisconnect()
 	drv, other := b.openDriver(), b.newClient()
 	c := b.clientOf(drv, nil)
@@ -85,7 +85,7 @@ func cutOffRelease(b *bench) {
 }
 
 // Release waits for its answer for two seconds at most, with MinHold or without.
-func promptRelease(b *bench) {
+func unansweredReleaseReturns(b *bench) {
 	b.needsDisconnect()
 	drv := b.openDriver()
 	b.clientOf(drv, nil) // closes it
@@ -113,7 +113,7 @@ func promptRelease(b *bench) {
 	}
 }
 
-func shortCutIsSurvived(b *bench) {
+func leaseSurvivesDisconnect(b *bench) {
 	b.needsDisconnect()
 	ttl := b.brief
 	drv, other := b.openDriver(), b.newClient()
@@ -130,9 +130,9 @@ func shortCutIsSurvived(b *bench) {
 }
 
 // A lost reply never becomes a lost lock, nor a second holder.
-func lostReplies(b *bench) {
+func lostRepliesLeaveNoLock(b *bench) {
 	b.skipWithout(b.LoseReplies != nil, "Service.LoseReplies")
-	g := &guarded{b: b}
+	g := &guardedSection{b: b}
 	all := b.newClients(2)
 	for k := range b.roundCount(12, 4) {
 		b.LoseReplies(k % 4)
@@ -161,7 +161,7 @@ func (b *bench) checkHeldOrUnknown(c *holdfast.Client, key string) {
 	}
 }
 
-func lostRepliesToTry(b *bench) {
+func lostTryReplies(b *bench) {
 	b.skipWithout(b.LoseReplies != nil, "Service.LoseReplies")
 	c, other := b.newClient(), b.newClient()
 	for k := 1; k <= b.roundCount(5, 2); k++ {
@@ -185,7 +185,7 @@ func lostRepliesToTry(b *bench) {
 	}
 }
 
-func lostRenewals(b *bench) {
+func lostRenewalReplies(b *bench) {
 	b.skipWithout(b.LoseReplies != nil, "Service.LoseReplies")
 	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
@@ -217,7 +217,7 @@ func (b *bench) needsStop(nodes int) {
 	}
 }
 
-func minorityStops(b *bench) {
+func minorityMayFail(b *bench) {
 	b.needsStop(3)
 	c, other := b.newClient(), b.newClient()
 	before := b.acquire(c, "before", &holdfast.AcquireOptions{TTL: b.brief})
@@ -233,7 +233,7 @@ func minorityStops(b *bench) {
 	b.checkCleared()
 }
 
-func majorityStops(b *bench) {
+func lostMajorityNamesNodes(b *bench) {
 	b.needsStop(1)
 	c := b.newClient()
 	b.release(b.acquire(c, "k", nil))
@@ -257,7 +257,7 @@ func majorityStops(b *bench) {
 	b.checkCleared()
 }
 
-func waitSurvives(b *bench) {
+func waitSurvivesOutage(b *bench) {
 	b.needsStop(1)
 	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
@@ -282,7 +282,7 @@ func waitSurvives(b *bench) {
 }
 
 // A renewal with an unknown outcome is no loss: the old trust stays valid.
-func renewalInOutage(b *bench) {
+func unansweredRenewalKeepsTrust(b *bench) {
 	b.needsStop(1)
 	drv := b.openDriver()
 	defer drv.Close()
@@ -303,9 +303,9 @@ func renewalInOutage(b *bench) {
 	b.checkCleared()
 }
 
-// nodesTellTheirRoundTrip is for a driver that reports on its nodes. The round trip is smoothed, so after one
+// nodesReportRoundTrip is for a driver that reports on its nodes. The round trip is smoothed, so after one
 // sample it shows a part of a delay.
-func nodesTellTheirRoundTrip(b *bench) {
+func nodesReportRoundTrip(b *bench) {
 	b.skipWithout(b.can.notify && b.Service.Delay != nil, "driver.Notifier and Service.Delay")
 	drv := b.openDriver()
 	defer drv.Close()
@@ -322,7 +322,7 @@ func nodesTellTheirRoundTrip(b *bench) {
 	b.Delay(0)
 }
 
-func nodesTellTheirState(b *bench) {
+func nodesReportState(b *bench) {
 	b.skipWithout(b.can.notify, "driver.Notifier")
 	b.needsStop(1)
 	drv := b.openDriver()

@@ -12,31 +12,31 @@ import (
 )
 
 var keepingCases = []testCase{
-	{"TheWatchdogKeepsALease", watchdogKeeps},
-	{"NoRenewEndsAfterTheTTL", noRenewEnds},
-	{"MaxHoldStopsTheWatchdog", maxHoldStops},
-	{"MinHoldOutlastsTheRelease", minHoldOutlasts},
-	{"AKeptLockIsNobodys", keptIsNobodys},
-	{"ExtendLonger", extendLonger},
+	{"WatchdogKeepsLease", watchdogKeepsLease},
+	{"NoRenewEndsAfterTTL", noRenewEnds},
+	{"MaxHoldEndsLease", maxHoldEndsLease},
+	{"MinHoldOutlastsRelease", minHoldOutlastsRelease},
+	{"KeptLockHasNoOwner", keptLockHasNoOwner},
+	{"ExtendSetsLongerTTL", extendSetsLongerTTL},
 	{"ExtendNeverShortens", extendNeverShortens},
-	{"CheckAsksTheService", checkAsksService},
-	{"AdoptContinuesAGrant", adoptContinues},
-	{"AdoptOfAPassedGrantIsLost", adoptPassed},
-	{"OneGrantIsAdoptedOnce", adoptOnce},
-	{"AdoptOfAReleasedGrantIsLost", adoptReleased},
-	{"OnlyAnAdoptableGrantIsAdopted", plainGrantIsNotAdopted},
-	{"AnAdoptableGrantServesOneHolder", adoptableServesOneHolder},
-	{"DetachLeavesTheLockUntilItsDeadline", detachLeaves},
-	{"ADetachedGrantIsRenewedAndReleased", detachedContinues},
-	{"ADetachedGrantThatIsOverStaysOver", detachedStaysOver},
-	{"ContextOutlivesTheAcquiringOne", contextOutlives},
-	{"ManyGrantsAreRenewedInOneCall", renewManyGrants},
-	{"TrustCountsFromBeforeTheRequest", trustCounts},
-	{"AReleaseIsSentWithAnEndedContext", releaseIsSent},
-	{"AReleaseDuringARenewalFreesTheLock", releaseDuringRenewal},
+	{"CheckAsksService", checkAsksService},
+	{"AdoptContinuesGrant", adoptContinuesGrant},
+	{"PassedGrantIsNotAdopted", passedGrantIsNotAdopted},
+	{"GrantIsAdoptedOnce", grantIsAdoptedOnce},
+	{"ReleasedGrantIsNotAdopted", releasedGrantIsNotAdopted},
+	{"OnlyAdoptableGrantIsAdopted", plainGrantIsNotAdopted},
+	{"AdoptableGrantServesOneHolder", adoptableServesOneHolder},
+	{"DetachLeavesLockUntilDeadline", detachLeavesLock},
+	{"DetachedGrantIsRenewedAndReleased", detachedGrantIsRenewed},
+	{"ExpiredDetachedGrantStaysLost", detachedGrantStaysLost},
+	{"LeaseOutlivesAcquireContext", leaseOutlivesContext},
+	{"OneCallRenewsManyGrants", renewManyGrants},
+	{"TrustCountsFromBeforeRequest", trustCountsFromRequest},
+	{"EndedContextStillReleases", endedContextStillReleases},
+	{"ReleaseDuringRenewalFreesLock", releaseDuringRenewal},
 }
 
-func watchdogKeeps(b *bench) {
+func watchdogKeepsLease(b *bench) {
 	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
 	first := l.Deadline()
@@ -71,7 +71,7 @@ func noRenewEnds(b *bench) {
 	b.release(next)
 }
 
-func maxHoldStops(b *bench) {
+func maxHoldEndsLease(b *bench) {
 	ttl, most := b.short, b.short*4/3
 	l := b.acquire(b.newClient(), "k", &holdfast.AcquireOptions{TTL: ttl, MaxHold: most})
 	begin := time.Now()
@@ -85,7 +85,7 @@ func maxHoldStops(b *bench) {
 	b.release(b.acquire(b.newClient(), "k", nil))
 }
 
-func minHoldOutlasts(b *bench) {
+func minHoldOutlastsRelease(b *bench) {
 	b.skipWithout(b.limits.MinHold, "Limits.MinHold")
 	least := b.brief
 	c, other := b.newClient(), b.newClient()
@@ -117,7 +117,7 @@ func (b *bench) remainingTTL(c *holdfast.Client, key string) time.Duration {
 	return st.Remaining
 }
 
-func extendLonger(b *bench) {
+func extendSetsLongerTTL(b *bench) {
 	b.skipWithout(b.limits.ChangeTTL, "Limits.ChangeTTL")
 	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.exactTTL(b.long / 3), NoRenew: true})
@@ -196,7 +196,7 @@ func (b *bench) takeAbandonedGrant(key string, ttl time.Duration) driver.Grant {
 	return b.takeGrant(drv, key, ttl)
 }
 
-func adoptContinues(b *bench) {
+func adoptContinuesGrant(b *bench) {
 	c, other := b.newClient(), b.newClient()
 	var g driver.Grant
 	var l *holdfast.Lease
@@ -217,11 +217,11 @@ func adoptContinues(b *bench) {
 	b.checkCleared()
 }
 
-func adoptPassed(b *bench) {
+func passedGrantIsNotAdopted(b *bench) {
 	g := b.takeAbandonedGrant("k", b.short)
 	c, other := b.newClient(), b.newClient()
 	l := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long})
-	b.checkError(b.adoptInVain(c, g.Owner, holdfast.Token(g.Token)), holdfast.ErrLost)
+	b.checkError(b.adoptAndFail(c, g.Owner, holdfast.Token(g.Token)), holdfast.ErrLost)
 	b.checkHeld(c, "k")
 	if err := b.retryLate(func() error { return l.Extend(b.contextInTime(), b.long) }); err != nil {
 		b.Errorf("the holder's renewal after a failed Adopt: %v", err)
@@ -230,8 +230,8 @@ func adoptPassed(b *bench) {
 	b.checkCleared()
 }
 
-// adoptInVain returns the error of adopting a lease that has ended.
-func (b *bench) adoptInVain(c *holdfast.Client, id string, token holdfast.Token) error {
+// adoptAndFail returns the error of adopting a lease that has ended.
+func (b *bench) adoptAndFail(c *holdfast.Client, id string, token holdfast.Token) error {
 	return b.retryLate(func() error {
 		l, err := c.Adopt(b.contextInTime(), "k", id, token, nil)
 		if err == nil {
@@ -241,8 +241,8 @@ func (b *bench) adoptInVain(c *holdfast.Client, id string, token holdfast.Token)
 	})
 }
 
-// adoptOnce lets several clients adopt one lease at the same time.
-func adoptOnce(b *bench) {
+// grantIsAdoptedOnce lets several clients adopt one lease at the same time.
+func grantIsAdoptedOnce(b *bench) {
 	g := b.takeAbandonedGrant("k", b.brief)
 	all := b.newClients(4)
 	for range b.roundCount(20, 3) {
@@ -277,12 +277,12 @@ func adoptOnce(b *bench) {
 	}
 }
 
-func adoptReleased(b *bench) {
+func releasedGrantIsNotAdopted(b *bench) {
 	b.needsAdopter()
 	c := b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long, Adoptable: true})
 	b.release(l)
-	b.checkError(b.adoptInVain(b.newClient(), l.Owner(), l.Token()), holdfast.ErrLost)
+	b.checkError(b.adoptAndFail(b.newClient(), l.Owner(), l.Token()), holdfast.ErrLost)
 	b.checkFree(c, "k")
 }
 
@@ -328,22 +328,22 @@ func adoptableServesOneHolder(b *bench) {
 		})
 		b.release(l)
 		successor := <-next
-		b.checkError(b.adoptInVain(b.newClient(), l.Owner(), l.Token()), holdfast.ErrLost)
+		b.checkError(b.adoptAndFail(b.newClient(), l.Owner(), l.Token()), holdfast.ErrLost)
 		b.checkNoError(successor.Context().Err())
 		b.release(successor)
 	}
 	b.checkCleared()
 }
 
-// keptIsNobodys checks that a released lock which MinHold keeps cannot be renewed or adopted, and that no
+// keptLockHasNoOwner checks that a released lock which MinHold keeps cannot be renewed or adopted, and that no
 // client ends the MinHold by mistake.
-func keptIsNobodys(b *bench) {
+func keptLockHasNoOwner(b *bench) {
 	b.skipWithout(b.limits.MinHold, "Limits.MinHold")
 	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief, MinHold: b.long, Adoptable: b.can.adopt})
 	b.release(l)
 	if b.can.adopt {
-		b.checkError(b.adoptInVain(other, l.Owner(), l.Token()), holdfast.ErrLost)
+		b.checkError(b.adoptAndFail(other, l.Owner(), l.Token()), holdfast.ErrLost)
 	}
 	if b.can.force {
 		b.checkError(other.ForceRelease(b.contextInTime(), "k", l.Token(), "by its token"), holdfast.ErrLost)
@@ -362,7 +362,7 @@ func keptIsNobodys(b *bench) {
 	}
 }
 
-func detachLeaves(b *bench) {
+func detachLeavesLock(b *bench) {
 	b.needsAdopter()
 	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief, Adoptable: true})
@@ -381,8 +381,8 @@ func detachLeaves(b *bench) {
 	b.checkCleared()
 }
 
-// detachedContinues renews and releases a grant that another client has detached.
-func detachedContinues(b *bench) {
+// detachedGrantIsRenewed renews and releases a grant that another client has detached.
+func detachedGrantIsRenewed(b *bench) {
 	g := b.takeAbandonedGrant("k", b.brief)
 	drv, other := b.openDriver(), b.newClient()
 	defer drv.Close()
@@ -408,8 +408,8 @@ func (b *bench) renewGrant(drv driver.Driver, g driver.Grant) error {
 	return b.retryLate(func() error { return drv.Renew(b.contextInTime(), []driver.Grant{g})[0].Err })
 }
 
-// detachedStaysOver checks that a detached lease that has expired is never renewed again.
-func detachedStaysOver(b *bench) {
+// detachedGrantStaysLost checks that a detached lease that has expired is never renewed again.
+func detachedGrantStaysLost(b *bench) {
 	g := b.takeAbandonedGrant("k", b.short)
 	drv, other := b.openDriver(), b.newClient()
 	defer drv.Close()
@@ -429,7 +429,7 @@ func detachedStaysOver(b *bench) {
 
 type valueKey struct{}
 
-func contextOutlives(b *bench) {
+func leaseOutlivesContext(b *bench) {
 	ctx, cancel := context.WithCancel(context.WithValue(b.Context(), valueKey{}, "value"))
 	c := b.newClient()
 	var l *holdfast.Lease
@@ -497,7 +497,7 @@ func renewManyGrants(b *bench) {
 }
 
 // The time of an answer shortens the trust, because the service counts from an earlier time.
-func trustCounts(b *bench) {
+func trustCountsFromRequest(b *bench) {
 	b.skipWithout(b.Delay != nil, "Service.Delay")
 	const slow = 200 * time.Millisecond
 	drv := b.openDriver()
@@ -520,7 +520,7 @@ func trustCounts(b *bench) {
 	b.checkCleared()
 }
 
-func releaseIsSent(b *bench) {
+func endedContextStillReleases(b *bench) {
 	drv, other := b.openDriver(), b.newClient()
 	defer drv.Close()
 	ctx, cancel := context.WithCancel(b.Context())

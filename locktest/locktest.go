@@ -8,7 +8,7 @@
 //
 // The suite uses only the abilities that the driver declares: it scales its TTLs to driver.Driver.Limits, and
 // skips a test of a missing ability with a message. One test checks that such an ability is rejected and not
-// ignored (WhatIsNotDeclaredIsRefused). Tests that need more of a Service than it offers are skipped as well.
+// ignored (UndeclaredAbilityIsRejected). Tests that need more of a Service than it offers are skipped as well.
 package locktest
 
 import (

@@ -12,20 +12,20 @@ import (
 )
 
 var inspectionCases = []testCase{
-	{"InspectShowsTheHolder", inspectShows},
-	{"InspectOfAFreeKey", inspectFree},
-	{"ListShowsWhatIsHeld", listShows},
-	{"ListStopsWhenTold", listStops},
-	{"QueueShowsWhoWaitsInOrder", queueShows},
-	{"ForceReleaseComparesTheToken", forceCompares},
-	{"ForceReleaseEndsTheOldLease", forceEnds},
-	{"ForceReleaseServesTheNextWaiter", forceServes},
-	{"AForcedHolderHearsWhy", forceTells},
+	{"InspectShowsHolder", inspectShowsHolder},
+	{"InspectShowsFreeKey", inspectShowsFreeKey},
+	{"ListShowsHeldLocks", listShowsHeldLocks},
+	{"ListStopsWithYield", listStopsWithYield},
+	{"QueueShowsWaitersInOrder", queueShowsWaiters},
+	{"ForceReleaseComparesToken", forceComparesToken},
+	{"ForceReleaseEndsLease", forceEndsLease},
+	{"ForceReleaseServesNextWaiter", forceServesNextWaiter},
+	{"ForcedHolderLearnsReason", forcedHolderLearnsReason},
 }
 
 func (b *bench) needsInspector() { b.Helper(); b.skipWithout(b.can.inspect, "driver.Inspector") }
 
-func inspectShows(b *bench) {
+func inspectShowsHolder(b *bench) {
 	b.needsInspector()
 	me := holdfast.Holder{Host: "elsewhere", PID: 7, Program: "cron"}
 	c, other := b.clientOf(b.openDriver(), &holdfast.Options{Holder: me}), b.newClient()
@@ -62,7 +62,7 @@ func inspectShows(b *bench) {
 	b.release(l)
 }
 
-func inspectFree(b *bench) {
+func inspectShowsFreeKey(b *bench) {
 	b.needsInspector()
 	c := b.newClient()
 	for range 2 {
@@ -90,7 +90,7 @@ func (b *bench) listKeys(c *holdfast.Client, prefix string) []string {
 	return names
 }
 
-func listShows(b *bench) {
+func listShowsHeldLocks(b *bench) {
 	b.skipWithout(b.can.list, "driver.Lister")
 	c, other := b.newClient(), b.newClient()
 	b.listKeys(c, "")
@@ -112,7 +112,7 @@ func listShows(b *bench) {
 	}
 }
 
-func listStops(b *bench) {
+func listStopsWithYield(b *bench) {
 	b.skipWithout(b.can.list, "driver.Lister")
 	c := b.newClient()
 	b.listKeys(c, "")
@@ -132,9 +132,9 @@ func listStops(b *bench) {
 	b.release(leases...)
 }
 
-// queueShows compares Queue with the order in which the waiters get the lock. Like inOrder, it makes up to
+// queueShowsWaiters compares Queue with the order in which the waiters get the lock. Like inOrder, it makes up to
 // three attempts on a real service.
-func queueShows(b *bench) {
+func queueShowsWaiters(b *bench) {
 	b.skipWithout(b.can.queue && b.limits.Order, "driver.Queuer and Limits.Order")
 	c := b.newClient()
 	var shown, owners []string
@@ -193,7 +193,7 @@ func (b *bench) forceLock(c *holdfast.Client, key string, token holdfast.Token, 
 	}
 }
 
-func forceCompares(b *bench) {
+func forceComparesToken(b *bench) {
 	b.needsForcer()
 	c, other := b.newClient(), b.newClient()
 	b.checkError(b.tryForce(c, "k", 1), holdfast.ErrLost) // nobody holds it
@@ -216,7 +216,7 @@ func forceCompares(b *bench) {
 	b.checkCleared()
 }
 
-func forceEnds(b *bench) {
+func forceEndsLease(b *bench) {
 	b.needsForcer()
 	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
@@ -235,7 +235,7 @@ func forceEnds(b *bench) {
 }
 
 // No waiter is passed over, and the old holder does not get the lock again.
-func forceServes(b *bench) {
+func forceServesNextWaiter(b *bench) {
 	b.needsForcer()
 	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long, NoRenew: true})
@@ -261,7 +261,7 @@ func forceServes(b *bench) {
 
 // The reason comes only with the alert of the service: a renewal has none. The alert may be lost, for example
 // if the client does not listen yet.
-func forceTells(b *bench) {
+func forcedHolderLearnsReason(b *bench) {
 	b.needsForcer()
 	b.skipWithout(b.can.alert && !b.NoAlerts, "driver.Alerter that hears")
 	const why = "ops@here: it hangs"

@@ -7,8 +7,8 @@ import (
 )
 
 var namingCases = []testCase{
-	{"OddNamesAreNamesLikeOthers", unusualNamesWork},
-	{"BadNamesAreRefused", badNamesAreRejected},
+	{"UnusualNamesWork", unusualNamesWork},
+	{"InvalidNamesAreRejected", badNamesAreRejected},
 }
 
 // names lists keys that a service could confuse with its own keys, or with one another.

@@ -5,11 +5,11 @@ import (
 )
 
 var nestingCases = []testCase{
-	{"NestingNeedsReentrant", nestingRefused},
-	{"NestedHoldsAreFreedTogether", nestingHolds},
+	{"NestingNeedsReentrant", nestingNeedsReentrant},
+	{"LastNestedReleaseFreesLock", lastNestedReleaseFrees},
 }
 
-func nestingRefused(b *bench) {
+func nestingNeedsReentrant(b *bench) {
 	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", nil)
 	_, err := c.Acquire(l.Context(), "k", nil)
@@ -29,7 +29,7 @@ func nestingRefused(b *bench) {
 	b.checkCleared()
 }
 
-func nestingHolds(b *bench) {
+func lastNestedReleaseFrees(b *bench) {
 	c, other := b.newClient(), b.newClient()
 	again := &holdfast.AcquireOptions{Reentrant: true}
 	outer := b.acquire(c, "k", again)

@@ -12,15 +12,15 @@ import (
 )
 
 var severalCases = []testCase{
-	{"AllAreTakenOrNone", allOrNone},
-	{"SetsInAnyOrderDoNotDeadlock", setsInAnyOrder},
-	{"ASemaphoreHasNoMoreHoldersThanSlots", slotsBoundHolders},
-	{"WaitersForSlotsAreServedInOrder", slotsInOrder},
-	{"ReadersHoldTogetherAndAWriterAlone", readersTogether},
-	{"AWriterThatWaitsStopsNewReaders", writerStopsReaders},
+	{"AcquireAllIsAllOrNothing", acquireAllOrNothing},
+	{"AcquireAllDoesNotDeadlock", acquireAllDoesNotDeadlock},
+	{"SlotsBoundHolders", slotsBoundHolders},
+	{"SlotWaitersAreServedInOrder", slotsInOrder},
+	{"ReadersShareAndWritersExclude", writersExcludeReaders},
+	{"WaitingWriterBlocksNewReaders", waitingWriterBlocksReaders},
 }
 
-func allOrNone(b *bench) {
+func acquireAllOrNothing(b *bench) {
 	c, other := b.newClient(), b.newClient()
 	keys := []string{"k", "another", "k2"}
 	l := b.acquire(other, "k", nil)
@@ -64,10 +64,10 @@ func (b *bench) acquireAll(c *holdfast.Client, keys []string) (all *holdfast.Lea
 	return all
 }
 
-// setsInAnyOrder lets clients acquire overlapping sets of locks, named in any order.
-func setsInAnyOrder(b *bench) {
+// acquireAllDoesNotDeadlock lets clients acquire overlapping sets of locks, named in any order.
+func acquireAllDoesNotDeadlock(b *bench) {
 	const clients, names = 4, 6
-	var locks [names]guarded
+	var locks [names]guardedSection
 	for i := range locks {
 		locks[i].b = b
 	}
@@ -115,7 +115,7 @@ func slotsBoundHolders(b *bench) {
 	const clients, callers, slots = 3, 3, 3
 	var all holders
 	var highest atomic.Int64
-	var each [slots]guarded
+	var each [slots]guardedSection
 	for i := range each {
 		each[i].b = b
 	}
@@ -128,7 +128,7 @@ func slotsBoundHolders(b *bench) {
 			}
 			each[l.Slot()].enter(l)
 			_, n := all.enter(l, true)
-			raiseTo(&highest, int64(n))
+			raiseMax(&highest, int64(n))
 			time.Sleep(randomUpTo(5 * time.Millisecond)) // otherwise two holders would never meet
 			all.leave(l)
 			each[l.Slot()].leave(l)
@@ -190,8 +190,8 @@ func slotsInOrder(b *bench) {
 	b.checkCleared()
 }
 
-// acquireSide acquires k as a reader or as the writer, with that many readers. It returns nil if it fails.
-func (b *bench) acquireSide(c *holdfast.Client, readers int, shared bool) (l *holdfast.Lease) {
+// acquireReaderOrWriter acquires k as a reader or as the writer, with that many readers. It returns nil if it fails.
+func (b *bench) acquireReaderOrWriter(c *holdfast.Client, readers int, shared bool) (l *holdfast.Lease) {
 	acquire := c.RWLock("k", readers).AcquireWrite
 	if shared {
 		acquire = c.RWLock("k", readers).AcquireRead
@@ -206,14 +206,14 @@ func (b *bench) acquireSide(c *holdfast.Client, readers int, shared bool) (l *ho
 	return l
 }
 
-// raiseTo sets v to at least n.
-func raiseTo(v *atomic.Int64, n int64) {
+// raiseMax sets v to at least n.
+func raiseMax(v *atomic.Int64, n int64) {
 	for was := v.Load(); n > was && !v.CompareAndSwap(was, n); was = v.Load() {
 	}
 }
 
-// readersTogether lets readers and writers, some in one process, hold a lock in turn.
-func readersTogether(b *bench) {
+// writersExcludeReaders lets readers and writers, some in one process, hold a lock in turn.
+func writersExcludeReaders(b *bench) {
 	b.skipWithout(b.limits.NoRWLock == "", "read and write locks")
 	const clients, callers, readers = 3, 3, 4
 	var inside holders
@@ -230,7 +230,7 @@ func readersTogether(b *bench) {
 		if b.limits.Token && (token <= highestWrite.Load() || !shared && token <= highest.Load()) {
 			b.Errorf("token %d after %d, and %d of a writer", token, highest.Load(), highestWrite.Load())
 		}
-		raiseTo(&highest, token)
+		raiseMax(&highest, token)
 		if !shared {
 			highestWrite.Store(token)
 		}
@@ -239,7 +239,7 @@ func readersTogether(b *bench) {
 	runTogether(clients*callers, func(i int) {
 		for n := range b.roundCount(40, 8) {
 			shared := (i+n)%3 > 0
-			l := b.acquireSide(all[i%clients], readers, shared)
+			l := b.acquireReaderOrWriter(all[i%clients], readers, shared)
 			if l == nil {
 				return
 			}
@@ -251,7 +251,7 @@ func readersTogether(b *bench) {
 	})
 	var held []*holdfast.Lease
 	for _, c := range all { // each while those before hold it
-		if l := b.acquireSide(c, readers, true); l != nil {
+		if l := b.acquireReaderOrWriter(c, readers, true); l != nil {
 			held = append(held, l)
 		}
 	}
@@ -259,20 +259,20 @@ func readersTogether(b *bench) {
 	b.checkCleared()
 }
 
-// writerStopsReaders lets readers queue behind a waiting writer, and enter beside it after its Downgrade.
-func writerStopsReaders(b *bench) {
+// waitingWriterBlocksReaders lets readers queue behind a waiting writer, and enter beside it after its Downgrade.
+func waitingWriterBlocksReaders(b *bench) {
 	b.skipWithout(b.limits.NoRWLock == "", "read and write locks")
 	b.skipWithout(b.limits.Order, "Limits.Order")
 	b.skipWithout(b.can.inspect, "driver.Inspector")
 	const readers = 4
 	all := b.newClients(4)
-	first := b.acquireSide(all[0], readers, true)
+	first := b.acquireReaderOrWriter(all[0], readers, true)
 	if first == nil {
 		return
 	}
 	ask := func(c *holdfast.Client, shared bool) <-chan *holdfast.Lease {
 		got := make(chan *holdfast.Lease, 1)
-		go func() { got <- b.acquireSide(c, readers, shared) }()
+		go func() { got <- b.acquireReaderOrWriter(c, readers, shared) }()
 		return got
 	}
 	writer := ask(all[1], false)

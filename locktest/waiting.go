@@ -12,21 +12,21 @@ import (
 )
 
 var waitingCases = []testCase{
-	{"AcquireWaitsForTheRelease", acquireWaits},
-	{"WaitOverIsHeld", waitEndsWithHeld},
-	{"CancelledWaitSaysBoth", cancelledWait},
-	{"CancelAtAnyPointLeavesNothing", cancelAnywhere},
+	{"AcquireWaitsForRelease", acquireWaitsForRelease},
+	{"ExceededWaitReturnsErrHeld", exceededWaitReturnsHeld},
+	{"CancelledWaitNamesObstacle", cancelledWaitNamesObstacle},
+	{"CancelAtAnyPointLeavesNothing", cancelLeavesNothing},
 	{"WaitersAreServedInOrder", servedInOrder},
-	{"ALeaverDoesNotStopTheOthers", leaverStopsNobody},
-	{"AWaitGoesOnWhenTheHolderDies", holderDies},
-	{"WaitBeginsIsTold", waitIsTold},
-	{"MaxWaitersCountsTheOthers", maxWaitersCountsOthers},
-	{"TheObstacleIsToldWhenItChanges", obstacleIsTold},
-	{"AnEndedContextTakesNothing", endedContext},
-	{"AWaitMayBeginInAnOutage", waitBeginsInOutage},
+	{"CancelledWaiterDelaysNobody", cancelledWaiterDelaysNobody},
+	{"WaitOutlivesDeadHolder", waitOutlivesDeadHolder},
+	{"WaitStartIsReported", waitStartIsReported},
+	{"MaxWaitersCountsOtherWaiters", maxWaitersCountsOthers},
+	{"ObstacleChangeIsReported", obstacleChangeIsReported},
+	{"EndedContextAcquiresNothing", endedContextAcquiresNothing},
+	{"WaitCanStartDuringOutage", waitStartsInOutage},
 }
 
-func acquireWaits(b *bench) {
+func acquireWaitsForRelease(b *bench) {
 	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
 	var released time.Time
@@ -45,7 +45,7 @@ func acquireWaits(b *bench) {
 	b.checkCleared()
 }
 
-func waitEndsWithHeld(b *bench) {
+func exceededWaitReturnsHeld(b *bench) {
 	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", nil)
 	for _, waiter := range []*holdfast.Client{c, other} {
@@ -65,7 +65,7 @@ func waitEndsWithHeld(b *bench) {
 	b.checkCleared()
 }
 
-func cancelledWait(b *bench) {
+func cancelledWaitNamesObstacle(b *bench) {
 	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", nil)
 	for _, waiter := range []*holdfast.Client{c, other} {
@@ -92,9 +92,9 @@ func cancelledWait(b *bench) {
 
 // Whatever the outcome of a race between a grant and the end of its context, the lock is either held by the
 // caller or free.
-func cancelAnywhere(b *bench) {
+func cancelLeavesNothing(b *bench) {
 	const clients = 4
-	g := &guarded{b: b}
+	g := &guardedSection{b: b}
 	all := b.newClients(clients)
 	runTogether(clients, func(i int) {
 		for range b.roundCount(150, 40) {
@@ -246,10 +246,10 @@ func (b *bench) serveRound(waiters int, leave []int) []int {
 
 func servedInOrder(b *bench) { b.inOrder(8) }
 
-func leaverStopsNobody(b *bench) { b.inOrder(6, 0, 3) }
+func cancelledWaiterDelaysNobody(b *bench) { b.inOrder(6, 0, 3) }
 
 // A dead holder delays the waiters by its TTL and their own timer at most.
-func holderDies(b *bench) {
+func waitOutlivesDeadHolder(b *bench) {
 	drv := b.openDriver()
 	defer drv.Close()
 	g := b.takeGrant(drv, "k", b.exactTTL(3*time.Second)) // each node has a tenth of it to answer
@@ -260,7 +260,7 @@ func holderDies(b *bench) {
 	b.release(l)
 }
 
-func waitIsTold(b *bench) {
+func waitStartIsReported(b *bench) {
 	told := make(chan holdfast.WaitingEvent, 1)
 	c := b.newClient()
 	waiter := b.clientOf(b.openDriver(), &holdfast.Options{Hooks: holdfast.Hooks{
@@ -316,7 +316,7 @@ func maxWaitersCountsOthers(b *bench) {
 }
 
 // The driver reports the obstacle when a wait begins and when its kind changes, and never the same kind twice.
-func obstacleIsTold(b *bench) {
+func obstacleChangeIsReported(b *bench) {
 	c, waiter := b.newClient(), b.openDriver()
 	defer waiter.Close()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
@@ -370,7 +370,7 @@ func obstacleIsTold(b *bench) {
 	b.checkCleared()
 }
 
-func endedContext(b *bench) {
+func endedContextAcquiresNothing(b *bench) {
 	drv, other := b.openDriver(), b.newClient()
 	defer drv.Close()
 	ctx, cancel := context.WithCancel(b.Context())
@@ -383,7 +383,7 @@ func endedContext(b *bench) {
 	b.checkCleared()
 }
 
-func waitBeginsInOutage(b *bench) {
+func waitStartsInOutage(b *bench) {
 	b.needsStop(1)
 	c := b.newClient()
 	b.StopNodes(max(b.Nodes, 1))

@@ -88,7 +88,7 @@ func (c *cluster) newDriver() *Driver {
 	}
 	cfg := engine.Config{Nodes: nodes}
 	if len(nodes) > 1 {
-		cfg.Noted = time.Duration(quorum.Noted(int64(maxTTLOfMany)))
+		cfg.NoteTime = time.Duration(quorum.NoteTime(int64(maxTTLOfMany)))
 	}
 	d.engine = engine.New(cfg)
 	d.calls = engine.NewCalls(d.engine, nil, func(_ context.Context, owner string) driver.Holder { return c.holderOf(owner) })
@@ -212,7 +212,7 @@ func (d *Driver) Force(_ context.Context, key string, token int64, reason string
 			}
 			continue
 		}
-		ok, woken, err := n.forceLock(key, st.Owner, d.engine.Noted(), func(owner string) bool { return d.cluster.reachesOwner(i, owner) })
+		ok, woken, err := n.forceLock(key, st.Owner, d.engine.NoteTime(), func(owner string) bool { return d.cluster.reachesOwner(i, owner) })
 		if ok {
 			done |= quorum.Only(i)
 			d.cluster.alertOwner(i, st.Owner, reason)

@@ -175,7 +175,7 @@ func (n *Node) executeWork(w pendingRequest) (then func()) {
 	c, i := w.in.driver.cluster, w.in.index
 	hears := func(owner string) bool { return c.reachesOwner(i, owner) }
 	name, ask := w.r.Lock.Name, &w.r.Ask
-	l, reply, woken := n.lockState(name, ask.Owner, ask.From).Answer(n.now(), ask, hears)
+	l, reply, woken := n.lockState(name, ask.Owner, ask.From).Execute(n.now(), ask, hears)
 	n.storeLock(name, l)
 	lost := n.lose > 0
 	if lost {

@@ -22,8 +22,8 @@ import (
 
 var chaosTime = flag.Duration("chaos", 8*time.Second, "how long TestChaos lasts")
 
-// held records one lease: from records the grant, to the moment when the holder learned of its end.
-type held struct {
+// heldInterval records one lease: from records the grant, to the moment when the holder learned of its end.
+type heldInterval struct {
 	from, to time.Time
 	token    holdfast.Token
 }
@@ -33,7 +33,7 @@ type chaos struct {
 	*rig
 	drivers   []driver.Driver
 	mu        sync.Mutex // guards the fields below
-	leases    []held
+	leases    []heldInterval
 	committed int
 	refused   int
 }
@@ -65,12 +65,12 @@ func TestChaos(t *testing.T) {
 
 // takeTurn acquires the lock and increments the number.
 func (c *chaos) takeTurn(ctx context.Context, d *postgres.Driver, client *holdfast.Client) {
-	brood := rand.IntN(20) == 0                                                              // keep working after the loss
-	l, err := client.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: brief, NoRenew: brood}) // short: leases end in the trouble
+	brood := rand.IntN(20) == 0                                                                 // keep working after the loss
+	l, err := client.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: shortTTL, NoRenew: brood}) // short: leases end in the trouble
 	if err != nil {
 		return
 	}
-	h := held{from: time.Now(), token: l.Token()}
+	h := heldInterval{from: time.Now(), token: l.Token()}
 	if brood {
 		<-l.Context().Done()
 	}
@@ -108,9 +108,9 @@ func (c *chaos) causeFaults(ctx context.Context, s *pgproc.Server) {
 		time.Sleep(rand.N(200 * time.Millisecond)) // some callers get the lock between two faults
 		switch rand.IntN(5) {
 		case 0:
-			c.All(func(_ int, p *fixture.Link) { p.Lose, p.Mute = rand.IntN(3), false })
+			c.EachLink(func(_ int, p *fixture.Link) { p.Lose, p.Mute = rand.IntN(3), false })
 		case 1:
-			c.All(func(_ int, p *fixture.Link) { p.Lose, p.Mute = rand.IntN(2), true })
+			c.EachLink(func(_ int, p *fixture.Link) { p.Lose, p.Mute = rand.IntN(2), true })
 		case 2:
 			for _, d := range c.drivers {
 				if rand.IntN(3) == 0 {
@@ -118,9 +118,9 @@ func (c *chaos) causeFaults(ctx context.Context, s *pgproc.Server) {
 				}
 			}
 		case 3:
-			c.All(func(_ int, p *fixture.Link) { p.Hole = rand.IntN(5) == 0 })
-			time.Sleep(rand.N(2 * brief)) // long enough for some leases to end
-			c.All(func(_ int, p *fixture.Link) { p.Hole = false })
+			c.EachLink(func(_ int, p *fixture.Link) { p.Hole = rand.IntN(5) == 0 })
+			time.Sleep(rand.N(2 * shortTTL)) // long enough for some leases to end
+			c.EachLink(func(_ int, p *fixture.Link) { p.Hole = false })
 		case 4:
 			if n%4 != 0 {
 				continue
@@ -132,7 +132,7 @@ func (c *chaos) causeFaults(ctx context.Context, s *pgproc.Server) {
 			}
 		}
 	}
-	c.All(func(_ int, p *fixture.Link) { p.Lose, p.Mute, p.Hole = 0, false, false })
+	c.EachLink(func(_ int, p *fixture.Link) { p.Lose, p.Mute, p.Hole = 0, false, false })
 }
 
 func (c *chaos) checkBalance(t *testing.T) {
@@ -145,7 +145,7 @@ func (c *chaos) checkBalance(t *testing.T) {
 	if c.committed == 0 {
 		t.Error("nothing was committed")
 	}
-	slices.SortFunc(c.leases, func(a, b held) int { return cmp.Compare(a.token, b.token) })
+	slices.SortFunc(c.leases, func(a, b heldInterval) int { return cmp.Compare(a.token, b.token) })
 	for i, h := range c.leases[1:] {
 		last := c.leases[i]
 		if h.token == last.token {

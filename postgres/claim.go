@@ -50,7 +50,7 @@ type claim struct {
 }
 
 func (d *Driver) newClaim(req driver.Request) *claim {
-	c := &claim{d: d, req: req, owner: d.owners.Next(req.Adoptable), holder: driverkit.AsJSON(req.Holder), wake: make(chan struct{}, 1)}
+	c := &claim{d: d, req: req, owner: d.owners.Next(req.Adoptable), holder: driverkit.HolderJSON(req.Holder), wake: make(chan struct{}, 1)}
 	if !req.NoWait {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -121,7 +121,7 @@ func (a answer) check() error {
 func (c *claim) tryOnce(ctx context.Context) (driver.Grant, error) {
 	if v := c.visit; v != nil && !v.heard && v.isOver() {
 		v.heard = true
-		if v.ear == nil {
+		if v.waitConn == nil {
 			c.doubt = c.doubt || mayHaveRun(v.err)
 			c.left = c.left || c.doubt
 			c.visit, c.visited = nil, true
@@ -161,7 +161,7 @@ func (c *claim) readReply(ctx context.Context, r reply[answer], granted time.Dur
 	c.left = true
 	ttl := c.req.TTL
 	g := driver.Grant{
-		Key: c.req.Key, Owner: c.owner, Token: *r.rows[0].Token, Block: driverkit.Block, TTL: ttl, TrustedUntil: driverkit.Trust(r.sent, granted),
+		Key: c.req.Key, Owner: c.owner, Token: *r.rows[0].Token, Block: driverkit.Block, TTL: ttl, TrustedUntil: driverkit.TrustEnd(r.sent, granted),
 	}
 	if left := pace.Until(g.TrustedUntil, time.Now()); left < ttl/2 && (left <= 0 || !c.req.WillRenew) {
 		return driver.Grant{}, c.d.unavailableError(errors.New("the answer came too late"))
@@ -175,8 +175,8 @@ func (c *claim) readReply(ctx context.Context, r reply[answer], granted time.Dur
 // take nothing.
 func (c *claim) rename() {
 	if v := c.visit; v != nil && !v.heard { // it waits there under the old name
-		if ear, _ := v.end(); ear != nil {
-			c.d.quitInBackground(ear)
+		if waitConn, _ := v.end(); waitConn != nil {
+			c.d.quitInBackground(waitConn)
 		}
 		c.visit, c.visited = nil, true
 	}
@@ -195,7 +195,7 @@ func (c *claim) requestLock(ctx context.Context) (reply[answer], error) {
 	c.channel, c.tuned = c.d.currentChannel()
 	at, lasts := c.channel, place
 	switch v := c.visit; {
-	case v == nil && !c.visited && !c.req.NoWait && c.d.ears.isReady():
+	case v == nil && !c.visited && !c.req.NoWait && c.d.waitConns.isReady():
 	case v == nil:
 		c.place = !c.req.NoWait
 	default:
@@ -205,15 +205,15 @@ func (c *claim) requestLock(ctx context.Context) (reply[answer], error) {
 			lasts = blockedPlace
 		}
 	}
-	return queryRow(ctx, c.d, readAnswer, c.d.schema.acquire, c.req.Key, c.owner, driverkit.InMicros(c.req.TTL),
-		c.holder, c.place, at, driverkit.InMicros(grace), driverkit.InMicros(lasts))
+	return queryRow(ctx, c.d, readAnswer, c.d.schema.acquire, c.req.Key, c.owner, driverkit.ToMicros(c.req.TTL),
+		c.holder, c.place, at, driverkit.ToMicros(grace), driverkit.ToMicros(lasts))
 }
 
 // requestAdoption asks the server to transfer the lock from the owner in c.from.
 func (c *claim) requestAdoption(ctx context.Context) (reply[answer], error) {
 	ttl := c.req.TTL
 	_, c.tuned = c.d.currentChannel()
-	r, err := queryRow(ctx, c.d, pgx.RowTo[*int64], c.d.schema.adopt, c.req.Key, c.from, c.owner, driverkit.InMicros(ttl), c.holder)
+	r, err := queryRow(ctx, c.d, pgx.RowTo[*int64], c.d.schema.adopt, c.req.Key, c.from, c.owner, driverkit.ToMicros(ttl), c.holder)
 	out := reply[answer]{sent: r.sent, doubt: r.doubt}
 	switch {
 	case err != nil:
@@ -235,8 +235,8 @@ func (a answer) isGone() bool { return a.Token == nil && a.Waiters == nil }
 func (a answer) heldError(place bool) error {
 	held := &driver.HeldError{}
 	if a.Owner != nil {
-		held.Owner, held.Remaining, held.Waiters = *a.Owner, max(driverkit.Micros(*a.Left), 0), int(*a.Waiters)
-		held.Since, held.Kept = time.Now().Add(-driverkit.Micros(*a.Age)), driverkit.IsKept(*a.Owner)
+		held.Owner, held.Remaining, held.Waiters = *a.Owner, max(driverkit.FromMicros(*a.Left), 0), int(*a.Waiters)
+		held.Since, held.Kept = time.Now().Add(-driverkit.FromMicros(*a.Age)), driverkit.IsKept(*a.Owner)
 	}
 	if place {
 		held.Waiters = max(held.Waiters-1, 0)
@@ -292,7 +292,7 @@ func (c *claim) planPause(obstacle error, tries int) (limit time.Duration, again
 
 // leaveTurnstile passes the turnstile to the next waiter. The claim keeps its ticket.
 func (c *claim) leaveTurnstile() {
-	c.d.quitInBackground(c.visit.ear)
+	c.d.quitInBackground(c.visit.waitConn)
 	c.visit, c.visited = nil, true
 }
 
@@ -304,10 +304,10 @@ func (c *claim) noteResult(g driver.Grant, err error) (driver.Grant, error) {
 	}
 	d := c.d
 	if v := c.visit; v != nil {
-		if ear, known := v.end(); !known {
+		if waitConn, known := v.end(); !known {
 			d.noteDoubt(g.Owner, true)
-		} else if ear != nil {
-			d.holdTurnstile(g.Owner, ear)
+		} else if waitConn != nil {
+			d.holdTurnstile(g.Owner, waitConn)
 		}
 	}
 	d.startListening()
@@ -334,12 +334,12 @@ func (c *claim) abandon() {
 	g := driver.Grant{Key: c.req.Key, Owner: c.owner, TTL: max(c.req.TTL, place)}
 	d.calls.Go(func() {
 		if v != nil {
-			switch ear, known := v.end(); {
+			switch waitConn, known := v.end(); {
 			case !known:
 				d.noteDoubt(g.Owner, true)
 				left = true
-			case ear != nil:
-				d.holdTurnstile(g.Owner, ear)
+			case waitConn != nil:
+				d.holdTurnstile(g.Owner, waitConn)
 				left = true
 			case len(v.answer.rows) > 0: // it came through the turnstile before it was ended
 				left = true

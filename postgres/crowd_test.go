@@ -12,6 +12,6 @@ func TestSmallPoolServesCrowd(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	r.linkOf(d).Set(func() { r.linkOf(d).Slow = 5 * time.Millisecond })
-	fixture.Crowd(r.Rig, d, 600)
+	fixture.CheckCrowd(r.Rig, d, 600)
 	r.checkCleared()
 }

@@ -30,9 +30,9 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		return driverkit.ClosedFindings(err)
 	}
 	defer d.calls.Leave()
-	ttl = cmp.Or(ttl, driverkit.ExamTTL)
-	l := &doctorRun{Notes: driverkit.Notes{Node: d.node}, d: d, ttl: ttl, limit: pace.RequestTime(ttl, pace.Alone)}
-	l.Files(d.secrets...)
+	ttl = cmp.Or(ttl, driverkit.DoctorTTL)
+	l := &doctorRun{Findings: driverkit.Findings{Node: d.node}, d: d, ttl: ttl, limit: pace.RequestTime(ttl, pace.Alone)}
+	l.CheckFileModes(d.secrets...)
 	conn, err := d.dialConn(d.calls.Alive, l.in.add)
 	if err != nil {
 		l.addFailure(ctx, "reach", err)
@@ -51,7 +51,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 
 // doctorRun is one run of the doctor.
 type doctorRun struct {
-	driverkit.Notes
+	driverkit.Findings
 	d     *Driver
 	conn  *pgx.Conn
 	ttl   time.Duration // TTL of the leases
@@ -104,7 +104,7 @@ func (l *doctorRun) readRow(ctx context.Context, sql string, args []any, to ...a
 
 func (l *doctorRun) checkPace(ctx context.Context) error {
 	var one int
-	return l.Pace(l.limit, func() error { return l.readRow(ctx, "SELECT 1", nil, &one) })
+	return l.CheckRoundTrip(l.limit, func() error { return l.readRow(ctx, "SELECT 1", nil, &one) })
 }
 
 func (l *doctorRun) checkVersion(ctx context.Context) error {
@@ -252,9 +252,9 @@ func (l *doctorRun) checkPooler(ctx context.Context) error {
 // maxConns returns the highest number of connections that the driver opens: the pool, one for each waiter that
 // blocks, the listening connection, and the reserve.
 func (d *Driver) maxConns() int {
-	d.ears.mu.Lock()
-	defer d.ears.mu.Unlock()
-	n := int(d.pool.Config().MaxConns) + d.ears.max + 1
+	d.waitConns.mu.Lock()
+	defer d.waitConns.mu.Unlock()
+	n := int(d.pool.Config().MaxConns) + d.waitConns.max + 1
 	if !d.noListen {
 		n++
 	}
@@ -263,11 +263,11 @@ func (d *Driver) maxConns() int {
 
 // wayToWait describes how waiters learn of their turn on direct connections.
 func (d *Driver) wayToWait() string {
-	d.ears.mu.Lock()
-	defer d.ears.mu.Unlock()
+	d.waitConns.mu.Lock()
+	defer d.waitConns.mu.Unlock()
 	switch {
-	case d.ears.max > 0:
-		return fmt.Sprintf("waiters block on connections of their own for a moment, %d at most, and then wait for notifications", d.ears.max)
+	case d.waitConns.max > 0:
+		return fmt.Sprintf("waiters block on connections of their own for a moment, %d at most, and then wait for notifications", d.waitConns.max)
 	case d.noListen:
 		return "waiters poll (NoListen)"
 	}
@@ -284,7 +284,7 @@ func (l *doctorRun) checkTransport(context.Context) error {
 		l.Add("tls", driver.VerdictWarning, text, "give sslmode=verify-full in the URL, and sslrootcert=FILE for an authority of your own")
 		return nil
 	}
-	l.Transport(conn, l.conn.Config().Password != "", l.conn.Config().TLSConfig)
+	l.CheckTLS(conn, l.conn.Config().Password != "", l.conn.Config().TLSConfig)
 	return nil
 }
 
@@ -379,7 +379,7 @@ func (l *doctorRun) checkSnapshots(ctx context.Context) error {
 		return nil
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
-		err = l.readRow(ctx, idleSQL, []any{driverkit.InMicros(l.ttl)}, &seconds, &name)
+		err = l.readRow(ctx, idleSQL, []any{driverkit.ToMicros(l.ttl)}, &seconds, &name)
 	}
 	if errors.Is(err, pgx.ErrNoRows) || errorCode(err) == noTable { // the user may lack these views; locks do not need them
 		return nil

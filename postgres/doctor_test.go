@@ -28,7 +28,7 @@ var _ driver.Doctor = (*postgres.Driver)(nil)
 // badFindings returns the findings that are not good.
 func (r *rig) badFindings(dsn string) (bad []driver.Finding) {
 	r.Helper()
-	found, err := runDoctor(r.Within(), dsn, time.Minute, &r.opts)
+	found, err := runDoctor(r.WaitContext(), dsn, time.Minute, &r.opts)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestSoundDatabaseHasNoFindings(t *testing.T) {
 		return before > 0
 	})
 	checks := make(map[string]bool)
-	for _, f := range d.Diagnose(r.Within(), 0) {
+	for _, f := range d.Diagnose(r.WaitContext(), 0) {
 		if f.Bad() || f.Text == "" || f.Node == "" {
 			t.Errorf("found %+v", f)
 		}
@@ -215,7 +215,7 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 	t.Run("a certificate that nobody verifies", func(t *testing.T) {
 		r := start(t)
 		cert, err := redisproc.NewCertificate(t.TempDir())
-		r.Must(err)
+		r.NoError(err)
 		url := "postgres://holdfast@" + r.tlsAddress(cert) + "/postgres?sslrootcert=" + cert.Cert + "&sslmode="
 		if found := r.badFindings(url + "verify-full"); len(found) > 0 {
 			t.Errorf("with verify-full: %+v", found)
@@ -235,7 +235,7 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 		r.execSQL(`DO $$ BEGIN FOR i IN 1..10010 LOOP
 			BEGIN INSERT INTO holdfast.turn VALUES (i); EXCEPTION WHEN division_by_zero THEN NULL; END; END LOOP; END $$`)
 		r.wantOneFinding(s.DSN(), "tables", driver.VerdictWarning, "transactions old", "slower", "idle_in_transaction_session_timeout")
-		r.Must(tx.Rollback(t.Context()))
+		r.NoError(tx.Rollback(t.Context()))
 		if found := r.badFindings(s.DSN()); len(found) > 0 {
 			t.Errorf("after its end: %+v", found)
 		}
@@ -244,12 +244,12 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 		s := startDurable(t)
 		r := newRigOn(t, s)
 		tx, err := r.openPool(s.DSN() + " application_name=sleeper").Begin(t.Context())
-		r.Must(err)
+		r.NoError(err)
 		defer tx.Rollback(context.Background())
 		var bad []driver.Finding
 		r.Eventually("it is found", func() bool {
-			found, err := runDoctor(r.Within(), s.DSN(), time.Second, &r.opts)
-			r.Must(err)
+			found, err := runDoctor(r.WaitContext(), s.DSN(), time.Second, &r.opts)
+			r.NoError(err)
 			bad = slices.DeleteFunc(found, func(f driver.Finding) bool { return !f.Bad() || f.Check != "tables" })
 			return len(bad) > 0
 		})
@@ -310,7 +310,7 @@ func (r *rig) tlsAddress(cert *redisproc.Certificate) string {
 		return &tls.Config{Certificates: c.Certificates, ClientCAs: c.RootCAs, ClientAuth: tls.VerifyClientCertIfGiven}, nil
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	r.Must(err)
+	r.NoError(err)
 	var all sync.WaitGroup
 	all.Go(func() {
 		for {
@@ -369,7 +369,7 @@ func TestDoctorWarnsOfClearTextFallback(t *testing.T) {
 		{"postgres://h/db", "127.0.0.1:5432", false},
 		{"postgres://h/db", "[::1]:5432", false},
 	} {
-		if text := postgres.Weakness(c.url, plainConn{to: netip.MustParseAddrPort(c.to)}); (text != "") != c.warns {
+		if text := postgres.TLSWeakness(c.url, plainConn{to: netip.MustParseAddrPort(c.to)}); (text != "") != c.warns {
 			t.Errorf("%s at %s: %q, want a warning: %v", c.url, c.to, text, c.warns)
 		}
 	}

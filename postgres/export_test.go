@@ -12,26 +12,26 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Take sends the acquire statement for owner and reports whether owner has the lock afterwards.
-func (d *Driver) Take(ctx context.Context, key, owner string) (bool, error) {
+// AcquireOnce sends the acquire statement for owner and reports whether owner has the lock afterwards.
+func (d *Driver) AcquireOnce(ctx context.Context, key, owner string) (bool, error) {
 	a, err := queryOne(ctx, d, readAnswer, d.schema.acquire, key, owner,
-		driverkit.InMicros(time.Minute), "{}", true, nil, driverkit.InMicros(grace), driverkit.InMicros(place))
+		driverkit.ToMicros(time.Minute), "{}", true, nil, driverkit.ToMicros(grace), driverkit.ToMicros(place))
 	return a.Token != nil, err
 }
 
-// Excused reports whether the end of ctx tells nothing about the server. caller is the context of the caller.
-func Excused(ctx, caller context.Context) bool {
+// IsExcused reports whether the end of ctx tells nothing about the server. caller is the context of the caller.
+func IsExcused(ctx, caller context.Context) bool {
 	return isExcused(context.WithValue(ctx, callerKey{}, caller))
 }
 
 // AnyVersion makes d accept the tables of any version.
 func (d *Driver) AnyVersion() {
 	d.checked.Store(true)
-	d.ears.max = 0 // older versions have no turnstile
+	d.waitConns.max = 0 // older versions have no turnstile
 }
 
-// Weakness returns the doctor's finding about conn, which a client opened for url.
-func Weakness(url string, conn net.Conn) string {
+// TLSWeakness returns the doctor's finding about conn, which a client opened for url.
+func TLSWeakness(url string, conn net.Conn) string {
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
 		return err.Error()
@@ -39,8 +39,8 @@ func Weakness(url string, conn net.Conn) string {
 	return tlsWeakness(cfg, conn)
 }
 
-// Bury releases the lock of owner and marks owner as gone, so that a late statement takes nothing.
-func (d *Driver) Bury(ctx context.Context, tx pgx.Tx, key, owner string) error {
+// MarkGone releases the lock of owner and marks owner as gone, so that a late statement takes nothing.
+func (d *Driver) MarkGone(ctx context.Context, tx pgx.Tx, key, owner string) error {
 	_, err := tx.Exec(ctx, d.schema.release, key, owner, 0, true)
 	return err
 }
@@ -55,11 +55,11 @@ func LockedTable(query string) (table string, seen []string, err error) {
 	return table, seen, err
 }
 
-// Heed handles a notification with this payload.
-func (d *Driver) Heed(payload string) { d.handlePayload(payload) }
+// HandlePayload handles a notification with this payload.
+func (d *Driver) HandlePayload(payload string) { d.handlePayload(payload) }
 
-// Awaits returns a channel that receives when a notification wakes the waiter owner.
-func (d *Driver) Awaits(owner string) <-chan struct{} {
+// WaitForWake returns a channel that receives when a notification wakes the waiter owner.
+func (d *Driver) WaitForWake(owner string) <-chan struct{} {
 	wake := make(chan struct{}, 1)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -68,14 +68,14 @@ func (d *Driver) Awaits(owner string) <-chan struct{} {
 	return wake
 }
 
-// RestWaitConns closes the idle connections for turnstiles.
-func (d *Driver) RestWaitConns() { d.ears.closeIdle(0) }
+// CloseIdleWaitConns closes the idle connections for turnstiles.
+func (d *Driver) CloseIdleWaitConns() { d.waitConns.closeIdle(0) }
 
 // WaitConns returns the number of open connections for turnstiles.
 func (d *Driver) WaitConns() int {
-	d.ears.mu.Lock()
-	defer d.ears.mu.Unlock()
-	return d.ears.open
+	d.waitConns.mu.Lock()
+	defer d.waitConns.mu.Unlock()
+	return d.waitConns.open
 }
 
 // RenewalConns returns the number of open connections for renewals.
@@ -88,9 +88,9 @@ func (d *Driver) RenewalConns() int {
 	return 1
 }
 
-// GiveUpAsItComesThrough has a claim wait at the turnstile of key and calls open, which lets the claim
+// AbandonAfterGrant has a claim wait at the turnstile of key and calls open, which lets the claim
 // through. It gives the claim up after the server has answered and before the claim has read the answer.
-func (d *Driver) GiveUpAsItComesThrough(key string, open func()) error {
+func (d *Driver) AbandonAfterGrant(key string, open func()) error {
 	if err := d.calls.Enter(); err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (d *Driver) GiveUpAsItComesThrough(key string, open func()) error {
 	open()
 	await(false)
 	c.abandon()
-	time.Sleep(2 * pace.LastWords())
+	time.Sleep(2 * pace.FinishTime())
 	d.mu.Unlock()
 	return nil
 }
@@ -121,10 +121,10 @@ func (d *Driver) GiveUpAsItComesThrough(key string, open func()) error {
 // NoteCrowd has the next claim for key go to the turnstile at once.
 func (d *Driver) NoteCrowd(key string) { d.notesCrowd(key, true) }
 
-// Doubt notes that a statement of owner may be executed late. Doubted returns the number of such owners.
-func (d *Driver) Doubt(owner string) { d.noteDoubt(owner, true) }
+// NoteDoubt notes that a statement of owner may be executed late. DoubtedOwners returns the number of such owners.
+func (d *Driver) NoteDoubt(owner string) { d.noteDoubt(owner, true) }
 
-func (d *Driver) Doubted() int {
+func (d *Driver) DoubtedOwners() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.doubted)
@@ -144,7 +144,7 @@ func (d *Driver) EndWaitForConnection() (ready bool, err error) {
 	}
 	c.visit.end()
 	<-c.visit.done
-	return d.ears.isReady(), nil
+	return d.waitConns.isReady(), nil
 }
 
 // TryUnderNewName waits until the turnstile of key has granted the lock to a claim and calls taken. Then the

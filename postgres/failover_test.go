@@ -18,23 +18,23 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// pair is a primary with a replica. Clients connect to the server that is primary.
-type pair struct {
+// replicatedPair is a primary with a replica. Clients connect to the server that is primary.
+type replicatedPair struct {
 	*rig
 	primary, replica *pgproc.Server
 	standby          *pgxpool.Pool // directly to the replica
 }
 
-func startPair(t *testing.T) *pair {
+func startPair(t *testing.T) *replicatedPair {
 	t.Helper()
 	primary := startAlone(t, "max_connections=50")
 	replica, err := primary.StartReplica(t.Context())
-	p := &pair{rig: newRigOn(t, primary), primary: primary, replica: fixture.Stopped(t, replica, err)}
+	p := &replicatedPair{rig: newRigOn(t, primary), primary: primary, replica: fixture.StopAtEnd(t, replica, err)}
 	p.standby = p.openPool(p.replica.DSN())
 	return p
 }
 
-func (p *pair) newDriver() *postgres.Driver {
+func (p *replicatedPair) newDriver() *postgres.Driver {
 	p.Helper()
 	hosts := make([]string, 2)
 	for i, s := range []*pgproc.Server{p.primary, p.replica} {
@@ -49,17 +49,17 @@ func (p *pair) newDriver() *postgres.Driver {
 	return d
 }
 
-func (p *pair) newClient() *holdfast.Client { p.Helper(); return p.Client(p.newDriver()) }
+func (p *replicatedPair) newClient() *holdfast.Client { p.Helper(); return p.Client(p.newDriver()) }
 
 // awaitTrue waits until a server answers query with true.
-func (p *pair) awaitTrue(server *pgxpool.Pool, query string, args ...any) {
+func (p *replicatedPair) awaitTrue(server *pgxpool.Pool, query string, args ...any) {
 	p.Helper()
 	p.Eventually(query, func() (yes bool) {
 		return server.QueryRow(p.Context(), query, args...).Scan(&yes) == nil && yes
 	})
 }
 
-func (p *pair) setOption(server *pgxpool.Pool, line string) {
+func (p *replicatedPair) setOption(server *pgxpool.Pool, line string) {
 	p.Helper()
 	for _, sql := range []string{"ALTER SYSTEM SET " + line, "SELECT pg_reload_conf()"} {
 		if _, err := server.Exec(p.Context(), sql); err != nil {
@@ -69,7 +69,7 @@ func (p *pair) setOption(server *pgxpool.Pool, line string) {
 }
 
 // catchUp waits until the replica has everything that the primary has written.
-func (p *pair) catchUp() {
+func (p *replicatedPair) catchUp() {
 	p.Helper()
 	var lsn string
 	if err := p.pool.QueryRow(p.Context(), "SELECT pg_current_wal_insert_lsn()::text").Scan(&lsn); err != nil {
@@ -79,14 +79,14 @@ func (p *pair) catchUp() {
 }
 
 // cutOff stops the replication.
-func (p *pair) cutOff() {
+func (p *replicatedPair) cutOff() {
 	p.Helper()
 	p.setOption(p.standby, "primary_conninfo = ''")
 	p.awaitTrue(p.standby, "SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver)")
 }
 
 // failOver kills the primary and promotes the replica.
-func (p *pair) failOver() {
+func (p *replicatedPair) failOver() {
 	p.Helper()
 	p.primary.Kill()
 	p.awaitTrue(p.standby, "SELECT pg_promote()")
@@ -100,11 +100,11 @@ func TestFailoverToLaggingReplicaReusesNoToken(t *testing.T) {
 	p := startPair(t)
 	d := p.newDriver()
 	c := p.Client(d)
-	kept := p.Acquire(c, "kept", long)
-	p.Release(p.Acquire(c, "lost", long)) // the row and its token exist before the grant
+	kept := p.Acquire(c, "kept", endlessTTL)
+	p.Release(p.Acquire(c, "lost", endlessTTL)) // the row and its token exist before the grant
 	p.catchUp()
 	p.cutOff()
-	older := p.Acquire(c, "lost", long)
+	older := p.Acquire(c, "lost", endlessTTL)
 	var storage fence.Guard
 	write := func(l *holdfast.Lease) error {
 		return storage.Do(l.Key(), l.Token(), l.Owner(), func() error { return nil })
@@ -114,13 +114,13 @@ func TestFailoverToLaggingReplicaReusesNoToken(t *testing.T) {
 	}
 	p.failOver()
 
-	if _, err := p.newClient().TryAcquire(p.Within(), "kept", nil); !errors.Is(err, holdfast.ErrHeld) {
+	if _, err := p.newClient().TryAcquire(p.WaitContext(), "kept", nil); !errors.Is(err, holdfast.ErrHeld) {
 		t.Errorf("TryAcquire() of a lock that the replica knew of = %v, want ErrHeld", err)
 	}
-	if err := kept.Extend(p.Within(), long); err != nil {
+	if err := kept.Extend(p.WaitContext(), endlessTTL); err != nil {
 		t.Errorf("Extend() of it = %v", err)
 	}
-	newer := p.Acquire(p.newClient(), "lost", long) // exclusion is broken: the failover lost the grant
+	newer := p.Acquire(p.newClient(), "lost", endlessTTL) // exclusion is broken: the failover lost the grant
 	if err := older.Context().Err(); err != nil {
 		t.Errorf("the older holder knows already: %v", err)
 	}
@@ -137,7 +137,7 @@ func TestFailoverToLaggingReplicaReusesNoToken(t *testing.T) {
 	if !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("FenceTx() for the older holder = %v, want ErrLost", err)
 	}
-	if err := older.Extend(p.Within(), long); !errors.Is(err, holdfast.ErrLost) {
+	if err := older.Extend(p.WaitContext(), endlessTTL); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("Extend() by the older holder = %v, want ErrLost", err)
 	}
 	p.Release(newer, kept)
@@ -150,7 +150,7 @@ func TestSynchronousReplicaHasEveryTrustedGrant(t *testing.T) {
 	p.setOption(p.pool, "synchronous_standby_names = '*'")
 	p.awaitTrue(p.pool, "SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')")
 	c := p.newClient()
-	l := p.Acquire(c, "k", long)
+	l := p.Acquire(c, "k", endlessTTL)
 	p.cutOff()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -158,10 +158,10 @@ func TestSynchronousReplicaHasEveryTrustedGrant(t *testing.T) {
 		t.Errorf("TryAcquire() without the replica = %v, want no answer", err)
 	}
 	p.failOver()
-	if _, err := p.newClient().TryAcquire(p.Within(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
+	if _, err := p.newClient().TryAcquire(p.WaitContext(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
 		t.Errorf("TryAcquire() after the failover = %v, want ErrHeld", err)
 	}
-	if err := l.Extend(p.Within(), long); err != nil {
+	if err := l.Extend(p.WaitContext(), endlessTTL); err != nil {
 		t.Errorf("Extend() = %v", err)
 	}
 	p.Release(l)
@@ -173,19 +173,19 @@ func TestTicketsAndReleasesWaitForNoReplica(t *testing.T) {
 	p := startPair(t)
 	p.setOption(p.pool, "synchronous_standby_names = '*'")
 	p.awaitTrue(p.pool, "SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')")
-	l := p.Acquire(p.newClient(), "k", long)
+	l := p.Acquire(p.newClient(), "k", endlessTTL)
 	p.cutOff()
 	waiting := p.newDriver()
-	ctx, cancel := context.WithCancel(p.Within())
+	ctx, cancel := context.WithCancel(p.WaitContext())
 	told, over := make(chan error, 9), make(chan error, 1)
 	go func() {
-		_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: long, OnObstacle: func(err error) { told <- err }})
+		_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: endlessTTL, OnObstacle: func(err error) { told <- err }})
 		over <- err
 	}()
 	if err := <-told; !errors.Is(err, driver.ErrHeld) {
 		t.Errorf("a waiter hears %v, want that the lock is held", err)
 	}
-	if err := l.Release(p.Within()); err != nil {
+	if err := l.Release(p.WaitContext()); err != nil {
 		t.Errorf("Release() = %v", err)
 	}
 	cancel() // it cannot confirm the hand-over

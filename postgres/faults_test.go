@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// brief is the TTL in tests that wait for the end of a lease.
-const brief = time.Second
+// shortTTL is the TTL in tests that wait for the end of a lease.
+const shortTTL = time.Second
 
 // The test holds back the acquire statement until its caller has gone and the release has run.
 func TestStatementOfGoneSenderTakesNothing(t *testing.T) {
@@ -27,7 +27,7 @@ func TestStatementOfGoneSenderTakesNothing(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		failed := make(chan error, 1)
 		go func() {
-			_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long, NoWait: noWait})
+			_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: endlessTTL, NoWait: noWait})
 			failed <- err
 		}()
 		<-p.Caught
@@ -67,7 +67,7 @@ func TestCallerTimeoutIsNoServerFault(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			<-ctx.Done()
 			time.Sleep(c.late)
-			if got := postgres.Excused(ctx, c.caller); got != c.want {
+			if got := postgres.IsExcused(ctx, c.caller); got != c.want {
 				t.Errorf("%s: excused %v, want %v", name, got, c.want)
 			}
 			cancel()
@@ -81,7 +81,7 @@ func TestLateRepeatedStatementTakesNothing(t *testing.T) {
 	d := r.newDriver()
 	c, p := r.Client(d), r.linkOf(d)
 	p.Halt(".acquire(")
-	got := fixture.Later(func() *holdfast.Lease { return r.Acquire(c, "k", long) })
+	got := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(c, "k", endlessTTL) })
 	first := <-p.Caught
 	p.Set(func() { p.Stop = "" })
 	first.Drop()
@@ -101,8 +101,8 @@ func TestHandOverCostsWaiterOneStatement(t *testing.T) {
 	waiter := r.Client(waiting)
 	var sent, heard int
 	for range 10 {
-		l := r.Acquire(holder, "k", long)
-		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
+		l := r.Acquire(holder, "k", endlessTTL)
+		next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(waiter, "k", endlessTTL) })
 		r.Eventually("the waiter listens", func() bool {
 			return r.listenerCount() == 1
 		})
@@ -122,19 +122,19 @@ func TestHandOverCostsWaiterOneStatement(t *testing.T) {
 func TestDeadWaiterLosesItsTurn(t *testing.T) {
 	r := startRig(t)
 	holder, dead := r.newClient(), r.newDriver()
-	l := r.Acquire(holder, "k", long)
+	l := r.Acquire(holder, "k", endlessTTL)
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		dead.Acquire(ctx, driver.Request{Key: "k", TTL: long})
+		dead.Acquire(ctx, driver.Request{Key: "k", TTL: endlessTTL})
 	}()
 	r.Eventually("it waits", func() bool { return r.waiterCount("k") == 1 })
 	p := r.linkOf(dead)
 	p.Set(func() { p.Hole = true })
 	first := r.countRows("SELECT max(place) FROM holdfast.ticket")
 	other := r.newClient()
-	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(other, "k", long) })
+	next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(other, "k", endlessTTL) })
 	r.Eventually("another waits", func() bool { // the dead waiter's ticket may have expired meanwhile
 		return r.countRows("SELECT count(*) FROM holdfast.ticket WHERE place > $1 AND NOT gone", first) == 1
 	})
@@ -153,11 +153,11 @@ func TestHangingConnectionDelaysNoRetry(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	c, p := r.Client(d), r.linkOf(d)
-	l := r.Acquire(c, "before", long)
+	l := r.Acquire(c, "before", endlessTTL)
 	p.Set(func() { p.Mute, p.Lose = true, 1 })
-	other := r.Acquire(c, "k", 6*brief)
+	other := r.Acquire(c, "k", 6*shortTTL)
 	p.Set(func() { p.Lose = 1 })
-	if err := l.Extend(r.Within(), long); err != nil {
+	if err := l.Extend(r.WaitContext(), endlessTTL); err != nil {
 		t.Errorf("Extend() = %v", err)
 	}
 	r.Release(other)
@@ -173,7 +173,7 @@ func TestWaiterSweepsLapsedTickets(t *testing.T) {
 	r.execSQL(`INSERT INTO holdfast.ticket (name, owner, expires, gone) VALUES
 		('a', 'x', clock_timestamp() - interval '1 second', true), ('b', 'y', clock_timestamp() - interval '1 second', false)`)
 	holder, waiter := r.newClient(), r.newClient()
-	l := r.Acquire(holder, "k", long)
+	l := r.Acquire(holder, "k", endlessTTL)
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan struct{})
 	go func() {
@@ -196,16 +196,16 @@ func TestTokensFollowTheClock(t *testing.T) {
 		"no row": func(r *rig, l *holdfast.Lease) *holdfast.Lease {
 			r.Release(l)
 			r.execSQL("DELETE FROM holdfast.lock")
-			return r.Acquire(r.newClient(), "k", long)
+			return r.Acquire(r.newClient(), "k", endlessTTL)
 		},
 		"an older row": func(r *rig, l *holdfast.Lease) *holdfast.Lease {
 			r.Release(l)
 			r.execSQL(older)
-			return r.Acquire(r.newClient(), "k", long)
+			return r.Acquire(r.newClient(), "k", endlessTTL)
 		},
 		"an older row, handed over": func(r *rig, l *holdfast.Lease) *holdfast.Lease {
 			waiter := r.newClient()
-			next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
+			next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(waiter, "k", endlessTTL) })
 			r.Eventually("it waits", func() bool { return r.waiterCount("k") == 1 })
 			r.execSQL(older)
 			r.Release(l)
@@ -214,7 +214,7 @@ func TestTokensFollowTheClock(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := startRig(t)
-			l := r.Acquire(r.newClient(), "k", long)
+			l := r.Acquire(r.newClient(), "k", endlessTTL)
 			next := grant(r, l)
 			if next.Token() <= l.Token() {
 				t.Errorf("token %d after %d", next.Token(), l.Token())
@@ -228,38 +228,38 @@ func TestTokensFollowTheClock(t *testing.T) {
 func TestLateRenewalRevivesNoLease(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
-	g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: brief}) // short: it expires
+	g, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: shortTTL}) // short: it expires
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Eventually("it has lapsed", func() bool {
 		return r.countRows("SELECT count(*) FROM holdfast.lock WHERE expires <= clock_timestamp()") == 1
 	})
-	g.TTL = long // also bounds the time that the renewal may take
-	if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
+	g.TTL = endlessTTL // also bounds the time that the renewal may take
+	if err := d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
 		t.Errorf("Renew() = %v, want ErrLost", err)
 	}
 }
 
 // The holder loses the time that the answer takes.
 func TestTrustCountsFromBeforeTheStatement(t *testing.T) {
-	const slow, ttl = 200 * time.Millisecond, 6 * brief
+	const slow, ttl = 200 * time.Millisecond, 6 * shortTTL
 	r := startRig(t)
 	d := r.newDriver()
 	p := r.linkOf(d)
 	p.Set(func() { p.Slow = slow })
-	g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: ttl})
+	g, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: ttl})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if late := g.TrustedUntil.Sub(time.Now().Add(ttl - slow)); late > 0 {
 		t.Errorf("a grant is trusted for %v too long", late)
 	}
-	renewal := d.Renew(r.Within(), []driver.Grant{g})[0]
+	renewal := d.Renew(r.WaitContext(), []driver.Grant{g})[0]
 	if late := renewal.TrustedUntil.Sub(time.Now().Add(ttl - slow)); renewal.Err != nil || late > 0 {
 		t.Errorf("a renewal (%v) is trusted for %v too long", renewal.Err, late)
 	}
-	if err := d.Release(r.Within(), g, 0); err != nil {
+	if err := d.Release(r.WaitContext(), g, 0); err != nil {
 		t.Error(err)
 	}
 }
@@ -272,7 +272,7 @@ func TestLateAnswerGrantsNoShortLease(t *testing.T) {
 	d := r.newDriver()
 	r.linkOf(d).Set(func() { r.linkOf(d).Slow = slow })
 	for i := range 3 {
-		g, err := d.Acquire(r.Within(), driver.Request{Key: fmt.Sprint(i), TTL: ttl, NoWait: true}) // short: nothing is granted
+		g, err := d.Acquire(r.WaitContext(), driver.Request{Key: fmt.Sprint(i), TTL: ttl, NoWait: true}) // short: nothing is granted
 		if !errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("%v of %v are left, %v; want ErrUnavailable", time.Until(g.TrustedUntil), ttl, err)
 		}

@@ -31,7 +31,7 @@ func (r *rig) beginTx() pgx.Tx {
 // holdLock acquires "k" without renewal.
 func (r *rig) holdLock(d *postgres.Driver, ttl time.Duration) *holdfast.Lease {
 	r.Helper()
-	l, err := r.Client(d).Acquire(r.Within(), "k", &holdfast.AcquireOptions{TTL: ttl, NoRenew: true, Adoptable: true})
+	l, err := r.Client(d).Acquire(r.WaitContext(), "k", &holdfast.AcquireOptions{TTL: ttl, NoRenew: true, Adoptable: true})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -47,19 +47,19 @@ func TestFencedTransactionKeepsLock(t *testing.T) {
 		},
 		"release": func(_ *rig, l *holdfast.Lease) error { return l.Release(context.Background()) },
 		"force": func(r *rig, l *holdfast.Lease) error {
-			return r.newClient().ForceRelease(r.Within(), "k", l.Token(), "")
+			return r.newClient().ForceRelease(r.WaitContext(), "k", l.Token(), "")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := startRig(t)
 			d := r.newDriver()
-			l := r.holdLock(d, long)
+			l := r.holdLock(d, endlessTTL)
 			tx := r.beginTx()
 			if err := d.FenceTx(t.Context(), tx, l); err != nil {
 				t.Fatal(err)
 			}
 			other := r.newClient()
-			next := fixture.Later(func() *holdfast.Lease { return r.Acquire(other, "k", long) })
+			next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(other, "k", endlessTTL) })
 			r.Eventually("another waits", func() bool { return r.waiterCount("k") == 1 })
 			if err := end(r, l); err != nil {
 				t.Fatal(err)
@@ -67,7 +67,7 @@ func TestFencedTransactionKeepsLock(t *testing.T) {
 			r.Eventually("the lease is over", func() bool {
 				return r.countRows("SELECT count(*) FROM holdfast.lock WHERE expires <= clock_timestamp()") == 1
 			})
-			if _, err := r.newClient().TryAcquire(r.Within(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
+			if _, err := r.newClient().TryAcquire(r.WaitContext(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
 				t.Errorf("TryAcquire() = %v, want ErrHeld", err)
 			}
 			select {
@@ -87,21 +87,21 @@ func TestFencedTransactionKeepsLock(t *testing.T) {
 func TestReleaseWaitsForFencedTransaction(t *testing.T) {
 	r := startRig(t)
 	d, other := r.newDriver(), r.newClient()
-	l, tx := r.holdLock(d, long), r.beginTx()
-	r.Must(d.FenceTx(t.Context(), tx, l))
+	l, tx := r.holdLock(d, endlessTTL), r.beginTx()
+	r.NoError(d.FenceTx(t.Context(), tx, l))
 	r.Release(l)
-	if _, err := other.TryAcquire(r.Within(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
+	if _, err := other.TryAcquire(r.WaitContext(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
 		t.Errorf("TryAcquire() = %v, want ErrHeld", err)
 	}
-	r.Must(tx.Commit(t.Context()))
-	r.Release(r.Acquire(other, "k", long))
+	r.NoError(tx.Commit(t.Context()))
+	r.Release(r.Acquire(other, "k", endlessTTL))
 }
 
 // Adoption waits for the transaction like any other takeover.
 func TestAdoptionWaitsForFencedTransaction(t *testing.T) {
 	r := startRig(t)
 	d, heir := r.newDriver(), r.newClient()
-	l := r.holdLock(d, long)
+	l := r.holdLock(d, endlessTTL)
 	tx := r.beginTx()
 	if err := d.FenceTx(t.Context(), tx, l); err != nil {
 		t.Fatal(err)
@@ -111,7 +111,7 @@ func TestAdoptionWaitsForFencedTransaction(t *testing.T) {
 	}
 	under, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if _, err := heir.Adopt(under, "k", l.Owner(), l.Token(), &holdfast.AcquireOptions{TTL: long}); !errors.Is(err, holdfast.ErrUnavailable) {
+	if _, err := heir.Adopt(under, "k", l.Owner(), l.Token(), &holdfast.AcquireOptions{TTL: endlessTTL}); !errors.Is(err, holdfast.ErrUnavailable) {
 		t.Errorf("Adopt() under the transaction = %v, want ErrUnavailable", err)
 	}
 	if err := heir.Close(); err != nil { // waits for its statements
@@ -119,7 +119,7 @@ func TestAdoptionWaitsForFencedTransaction(t *testing.T) {
 	}
 	heir = r.newClient()
 	tx.Commit(t.Context())
-	next, err := heir.Adopt(r.Within(), "k", l.Owner(), l.Token(), nil)
+	next, err := heir.Adopt(r.WaitContext(), "k", l.Owner(), l.Token(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,12 +129,12 @@ func TestAdoptionWaitsForFencedTransaction(t *testing.T) {
 func TestRenewalsContinueUnderTransaction(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
-	l := r.Acquire(r.Client(d), "k", long)
+	l := r.Acquire(r.Client(d), "k", endlessTTL)
 	tx := r.beginTx()
 	if err := d.FenceTx(t.Context(), tx, l); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Extend(r.Within(), long); err != nil {
+	if err := l.Extend(r.WaitContext(), endlessTTL); err != nil {
 		t.Errorf("Extend() = %v", err)
 	}
 	if err := d.FenceTx(t.Context(), tx, l); err != nil {
@@ -144,17 +144,17 @@ func TestRenewalsContinueUnderTransaction(t *testing.T) {
 	r.Release(l)
 }
 
-func TestFencedRejectsEndedLease(t *testing.T) {
+func TestFenceTxRejectsEndedLease(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
-	l := r.holdLock(d, long)
-	if err := r.newClient().ForceRelease(r.Within(), "k", l.Token(), ""); err != nil {
+	l := r.holdLock(d, endlessTTL)
+	if err := r.newClient().ForceRelease(r.WaitContext(), "k", l.Token(), ""); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.FenceTx(t.Context(), r.beginTx(), l); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("after a force release: %v, want ErrLost", err)
 	}
-	next := r.Acquire(r.newClient(), "k", long)
+	next := r.Acquire(r.newClient(), "k", endlessTTL)
 	if err := d.FenceTx(t.Context(), r.beginTx(), l); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("after another has taken it: %v, want ErrLost", err)
 	}
@@ -168,7 +168,7 @@ func TestFencedRejectsEndedLease(t *testing.T) {
 }
 
 // Holders whose leases end at any moment add to a number that they have read.
-func TestNoUpdateIsLostUnderFenced(t *testing.T) {
+func TestFenceTxLosesNoUpdate(t *testing.T) {
 	r := startRig(t)
 	r.execSQL("CREATE TABLE holdfast.account (balance bigint NOT NULL); INSERT INTO holdfast.account VALUES (0)", pgx.QueryExecModeSimpleProtocol)
 	thief := r.newClient()
@@ -220,15 +220,15 @@ func TestNoUpdateIsLostUnderFenced(t *testing.T) {
 
 // On a dead connection, FenceTx ends with its context. The roll-back then has nothing to wait for. If FenceTx
 // failed without asking the server, the roll-back ends with its own context.
-func TestFencedEndsWithItsContext(t *testing.T) {
+func TestFenceTxEndsWithContext(t *testing.T) {
 	r := startRig(t)
-	l := r.holdLock(r.newDriver(), long)
+	l := r.holdLock(r.newDriver(), endlessTTL)
 	for _, over := range []bool{false, true} {
 		link := r.newRelay()
 		host, port, _ := strings.Cut(link.Addr, ":")
 		pool := r.openPool(fmt.Sprintf("host=%s port=%s user=holdfast dbname=postgres sslmode=disable", host, port))
-		tx, err := pool.Begin(r.Within())
-		r.Must(err)
+		tx, err := pool.Begin(r.WaitContext())
+		r.NoError(err)
 		if over {
 			r.Release(l)
 		}
@@ -246,7 +246,7 @@ func TestFencedEndsWithItsContext(t *testing.T) {
 		go func() { ended <- tx.Rollback(bound) }()
 		select {
 		case <-ended:
-		case <-time.After(fixture.Patience() / 2):
+		case <-time.After(fixture.MaxWait() / 2):
 			t.Errorf("over %v: the roll-back does not end", over)
 		}
 		cancel()

@@ -14,13 +14,13 @@ import (
 // longTTL is a TTL so long that no renewal is sent within a test.
 const longTTL = time.Hour
 
-// byWhom is the reason that the tests give for a force-release.
-const byWhom = "ops@here: it hangs"
+// forceReason is the reason that the tests give for a force-release.
+const forceReason = "ops@here: it hangs"
 
 // forceLock force-releases the lock of l.
 func (r *rig) forceLock(l *holdfast.Lease) {
 	r.Helper()
-	r.Must(r.newClient().ForceRelease(r.Within(), l.Key(), l.Token(), byWhom))
+	r.NoError(r.newClient().ForceRelease(r.WaitContext(), l.Key(), l.Token(), forceReason))
 }
 
 // checkForced waits for the end of l and checks that its cause names the author of the force-release.
@@ -28,11 +28,11 @@ func (r *rig) checkForced(l *holdfast.Lease) {
 	r.Helper()
 	select {
 	case <-l.Context().Done():
-	case <-r.Within().Done():
+	case <-r.WaitContext().Done():
 		r.Fatal("the holder has not heard that its lock was taken away")
 	}
-	if cause := context.Cause(l.Context()); !errors.Is(cause, holdfast.ErrGone) || !strings.Contains(cause.Error(), byWhom) {
-		r.Errorf("the lease ended with %v, want ErrGone with the reason %q", cause, byWhom)
+	if cause := context.Cause(l.Context()); !errors.Is(cause, holdfast.ErrGone) || !strings.Contains(cause.Error(), forceReason) {
+		r.Errorf("the lease ended with %v, want ErrGone with the reason %q", cause, forceReason)
 	}
 }
 
@@ -49,7 +49,7 @@ func TestForceBeforeListenIsFoundLater(t *testing.T) {
 	d := r.newDriver()
 	r.linkOf(d).Halt("LISTEN ")
 	l := r.Acquire(r.Client(d), "k", longTTL)
-	r.Caught(d)
+	r.AwaitStopped(d)
 	r.forceLock(l)
 	r.linkOf(d).Resume()
 	r.checkForced(l)
@@ -65,7 +65,7 @@ func TestForceDuringReconnectIsFound(t *testing.T) {
 	r.checkForced(first) // so the driver listens now
 	r.linkOf(d).Halt("LISTEN ")
 	r.linkOf(d).Cut()
-	r.Caught(d)
+	r.AwaitStopped(d)
 	r.forceLock(l)
 	r.linkOf(d).Resume()
 	r.checkForced(l)
@@ -75,11 +75,11 @@ func TestForceDuringReconnectIsFound(t *testing.T) {
 func TestPollingHolderLearnsWhoForcedIt(t *testing.T) {
 	r := startRig(t)
 	d, err := postgres.New(t.Context(), r.pool, &postgres.Options{Schema: r.opts.Schema, NoListen: true})
-	r.Must(err)
+	r.NoError(err)
 	t.Cleanup(func() { d.Close() })
 	l := r.Acquire(r.Client(d), "k", longTTL)
 	r.forceLock(l)
-	if err := l.Extend(r.Within(), longTTL); !errors.Is(err, holdfast.ErrLost) {
+	if err := l.Extend(r.WaitContext(), longTTL); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("Extend() = %v, want ErrLost", err)
 	}
 	r.checkForced(l)

@@ -15,14 +15,14 @@ import (
 // outliveLease begins a transaction that relies on a lease of "k", starts waiters of d, and releases the lease.
 func (r *rig) outliveLease(d *postgres.Driver, waiters int) (commit func(), next <-chan driver.Grant) {
 	r.Helper()
-	l, tx := r.holdLock(r.newDriver(), long), r.beginTx()
-	r.Must(d.FenceTx(r.Context(), tx, l))
+	l, tx := r.holdLock(r.newDriver(), endlessTTL), r.beginTx()
+	r.NoError(d.FenceTx(r.Context(), tx, l))
 	got := make(chan driver.Grant, waiters)
 	ctx, cancel := context.WithCancel(r.Context())
 	var all sync.WaitGroup
 	for range waiters {
 		all.Go(func() {
-			if g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long}); err == nil {
+			if g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: endlessTTL}); err == nil {
 				got <- g
 			}
 		})
@@ -30,7 +30,7 @@ func (r *rig) outliveLease(d *postgres.Driver, waiters int) (commit func(), next
 	r.Cleanup(func() { cancel(); all.Wait() })
 	r.Eventually("they wait", func() bool { return r.waiterCount("k") == waiters })
 	r.Release(l)
-	return func() { r.Must(tx.Commit(r.Context())) }, got
+	return func() { r.NoError(tx.Commit(r.Context())) }, got
 }
 
 // The waiters poll and prolong their tickets, and the row of the lock stays as the release has left it.
@@ -39,7 +39,7 @@ func TestWaitersLeaveLockRowUnchanged(t *testing.T) {
 	d := r.newDriver()
 	commit, next := r.outliveLease(d, 3)
 	row := func() (version string) {
-		r.Must(r.pool.QueryRow(t.Context(), r.in("SELECT l::text || ' ' || xmin FROM holdfast.lock l WHERE name = 'k'")).Scan(&version))
+		r.NoError(r.pool.QueryRow(t.Context(), r.in("SELECT l::text || ' ' || xmin FROM holdfast.lock l WHERE name = 'k'")).Scan(&version))
 		return version
 	}
 	before, sent := row(), r.Counts(d)["statement"]
@@ -61,12 +61,12 @@ func TestWaitersLeaveLockRowUnchanged(t *testing.T) {
 // A client prolongs its ticket after half of its lifetime. Other waiters delete a ticket that has expired.
 func TestWaiterProlongsItsTicket(t *testing.T) {
 	r := startRig(t)
-	l := r.Acquire(r.newClient(), "k", long)
+	l := r.Acquire(r.newClient(), "k", endlessTTL)
 	var served [2]<-chan bool
 	for i := range served {
 		waiter := r.newClient()
-		served[i] = fixture.Later(func() bool {
-			r.Release(r.Acquire(waiter, "k", long))
+		served[i] = fixture.RunAsync(func() bool {
+			r.Release(r.Acquire(waiter, "k", endlessTTL))
 			return true
 		})
 	}
@@ -81,28 +81,28 @@ func TestWaiterProlongsItsTicket(t *testing.T) {
 	}
 	r.Release(l)
 	for _, s := range served {
-		fixture.Receive(r.Rig, s)
+		fixture.AwaitResult(r.Rig, s)
 	}
 }
 
 // The waiter is notified that the lease ended, and polls often from then on.
 func TestWaiterLearnsEndOfOutlivedLease(t *testing.T) {
 	r := startRig(t)
-	l, tx, waiting := r.holdLock(r.newDriver(), long), r.beginTx(), r.newDriver()
-	r.Must(waiting.FenceTx(t.Context(), tx, l))
+	l, tx, waiting := r.holdLock(r.newDriver(), endlessTTL), r.beginTx(), r.newDriver()
+	r.NoError(waiting.FenceTx(t.Context(), tx, l))
 	got := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {
-		_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: long})
+		_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: endlessTTL})
 		got <- err
 	}()
 	r.Eventually("it listens", func() bool { return r.listenerCount() == 1 })
 	heard := r.Counts(waiting)["notice"]
 	r.Release(l)
 	r.Eventually("it hears", func() bool { return r.Counts(waiting)["notice"] > heard })
-	r.Must(tx.Commit(t.Context()))
-	r.Must(<-got)
+	r.NoError(tx.Commit(t.Context()))
+	r.NoError(<-got)
 }
 
 // BenchmarkOutlivedLease measures the cost of 100 waiters while a transaction outlives its lease, and the time
@@ -111,7 +111,7 @@ func BenchmarkOutlivedLease(b *testing.B) {
 	r := newRig(b)
 	pool := r.openPool(server.DSN() + " pool_max_conns=40")
 	d, err := postgres.New(r.Context(), pool, withoutCheck(r.opts))
-	r.Must(err)
+	r.NoError(err)
 	r.Cleanup(func() { d.Close() })
 	commit, next := r.outliveLease(d, 100)
 	updates := func() int {

@@ -198,11 +198,11 @@ func TestExpiredReleaseFreesMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	d.Doubt("o")
+	d.NoteDoubt("o")
 	if err := d.Release(t.Context(), driver.Grant{Key: "k", Owner: "o", TTL: 100 * time.Millisecond}, 0); !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("Release() = %v, want ErrUnavailable", err)
 	}
-	if n := d.Doubted(); n != 0 {
+	if n := d.DoubtedOwners(); n != 0 {
 		t.Errorf("%d owners are remembered, want none", n)
 	}
 }
@@ -255,7 +255,7 @@ func TestRenewalOnFullDatabaseReturnsAtOnce(t *testing.T) {
 func TestOddRowHidesNoOther(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
-	r.Grant(d, "sound", long)
+	r.AcquireGrant(d, "sound", endlessTTL)
 	odd := map[string]string{
 		"a text": `'"text"', now(), now() + interval '1 hour'`, "a list": `'[1]', now(), now() + interval '1 hour'`,
 		"a number": `'{"pid": "x"}', now(), now() + interval '1 hour'`,
@@ -266,7 +266,7 @@ func TestOddRowHidesNoOther(t *testing.T) {
 			"SELECT $1, 1, 'x', h::jsonb, s::timestamptz, e::timestamptz, false FROM (VALUES ("+values+")) v (h, s, e)", name)
 	}
 	found := make(map[string]bool)
-	r.Must(d.List(r.Within(), "", func(st driver.Status) bool {
+	r.NoError(d.List(r.WaitContext(), "", func(st driver.Status) bool {
 		found[st.Key] = true
 		return true
 	}))
@@ -274,12 +274,12 @@ func TestOddRowHidesNoOther(t *testing.T) {
 		if !found[name] {
 			t.Errorf("the list lacks %q", name)
 		}
-		if _, err := d.Inspect(r.Within(), name); err != nil {
+		if _, err := d.Inspect(r.WaitContext(), name); err != nil {
 			t.Errorf("Inspect(%q) = %v", name, err)
 		}
 	}
 	for _, name := range []string{"a text", "a list", "a number"} {
-		_, err := d.Acquire(r.Within(), driver.Request{Key: name, TTL: long, NoWait: true})
+		_, err := d.Acquire(r.WaitContext(), driver.Request{Key: name, TTL: endlessTTL, NoWait: true})
 		if held, ok := errors.AsType[*driver.HeldError](err); !ok || held.Owner != "x" {
 			t.Errorf("Acquire(%q) = %v, want that it is held", name, err)
 		}
@@ -309,9 +309,9 @@ func FuzzNotification(f *testing.F) {
 				t.Errorf("%q alerts %q of %q", payload, owner, why)
 			}
 		})
-		wake := d.Awaits(payload)
+		wake := d.WaitForWake(payload)
 		for range 3 { // nobody reads the wake-up, so the channel is full after the first
-			d.Heed(payload)
+			d.HandlePayload(payload)
 		}
 		select {
 		case <-wake:

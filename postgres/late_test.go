@@ -17,7 +17,7 @@ import (
 func (r *rig) beginDirect() pgx.Tx {
 	r.Helper()
 	tx, err := r.pool.Begin(r.Context())
-	r.Must(err)
+	r.NoError(err)
 	r.Cleanup(func() { tx.Rollback(r.Context()) })
 	return tx
 }
@@ -30,22 +30,22 @@ func (r *rig) awaitBlocked(n int) {
 	})
 }
 
-// checkLate has a statement of an owner wait for the row while Bury marks the owner as gone. Then it checks
+// checkLate has a statement of an owner wait for the row while MarkGone marks the owner as gone. Then it checks
 // that the statement takes nothing.
 func (r *rig) checkLate(d *postgres.Driver, key string) {
 	r.Helper()
 	tx := r.beginDirect()
-	r.Must(d.Bury(r.Within(), tx, key, "gone"))
+	r.NoError(d.MarkGone(r.WaitContext(), tx, key, "gone"))
 	took := make(chan bool, 1)
 	go func() {
-		ok, err := d.Take(r.Within(), key, "gone")
+		ok, err := d.AcquireOnce(r.WaitContext(), key, "gone")
 		if err != nil {
 			r.Error(err)
 		}
 		took <- ok
 	}()
 	r.awaitBlocked(1)
-	r.Must(tx.Commit(r.Within()))
+	r.NoError(tx.Commit(r.WaitContext()))
 	if <-took {
 		r.Errorf("%s: the late statement took the lock", key)
 	}
@@ -59,26 +59,26 @@ func TestBlockedStatementOfGoneOwnerTakesNothing(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	r.checkLate(d, "new")
-	g := r.Grant(d, "free", long)
-	r.Must(d.Release(r.Within(), g, 0))
+	g := r.AcquireGrant(d, "free", endlessTTL)
+	r.NoError(d.Release(r.WaitContext(), g, 0))
 	r.checkLate(d, "free")
-	r.Release(r.Acquire(r.newClient(), "new", long), r.Acquire(r.newClient(), "free", long))
+	r.Release(r.Acquire(r.newClient(), "new", endlessTTL), r.Acquire(r.newClient(), "free", endlessTTL))
 }
 
 // The transaction keeps the lock from passing on, and still its buried owner does not get it back.
 func TestGoneOwnerGetsNoLockAfterTransaction(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
-	if ok, err := d.Take(r.Within(), "k", "gone"); err != nil || !ok {
+	if ok, err := d.AcquireOnce(r.WaitContext(), "k", "gone"); err != nil || !ok {
 		t.Fatalf("Take() = %v, %v", ok, err)
 	}
 	relying := r.beginDirect()
 	_, err := relying.Exec(t.Context(), r.in("SELECT FROM holdfast.lock WHERE name = 'k' FOR KEY SHARE"))
-	r.Must(err)
+	r.NoError(err)
 	tx := r.beginDirect()
-	r.Must(d.Bury(r.Within(), tx, "k", "gone"))
-	r.Must(tx.Commit(r.Within()))
-	if ok, err := d.Take(r.Within(), "k", "gone"); err != nil || ok {
+	r.NoError(d.MarkGone(r.WaitContext(), tx, "k", "gone"))
+	r.NoError(tx.Commit(r.WaitContext()))
+	if ok, err := d.AcquireOnce(r.WaitContext(), "k", "gone"); err != nil || ok {
 		t.Errorf("a late statement of an owner who has gone: %v, %v", ok, err)
 	}
 }
@@ -88,14 +88,14 @@ func TestReleaseClearsMarkOfGoneOwner(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	tx := r.beginDirect()
-	r.Must(d.Bury(r.Within(), tx, "k", "gone"))
-	r.Must(tx.Commit(r.Within()))
-	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+	r.NoError(d.MarkGone(r.WaitContext(), tx, "k", "gone"))
+	r.NoError(tx.Commit(r.WaitContext()))
+	r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", endlessTTL), 0))
 	if r.countRows("SELECT count(*) FROM holdfast.lock WHERE queued") != 1 {
 		t.Error("the mark has gone before the ticket")
 	}
 	r.execSQL("UPDATE holdfast.ticket SET expires = clock_timestamp()")
-	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+	r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", endlessTTL), 0))
 	if n := r.countRows("SELECT count(*) FROM holdfast.lock WHERE queued"); n != 0 {
 		t.Error("the name is marked for ever")
 	}
@@ -120,10 +120,10 @@ func (r *rig) timeLeft() time.Duration {
 
 // A statement with a shorter TTL was sent first and is executed after a confirmed renewal with a longer TTL.
 func TestLateStatementDoesNotShortenLease(t *testing.T) {
-	const short = long / 4
+	const short = endlessTTL / 4
 	for name, late := range map[string]func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()){
 		"renewal": func(r *rig, d *postgres.Driver) (driver.Grant, func()) {
-			g := r.Grant(d, "k", short)
+			g := r.AcquireGrant(d, "k", short)
 			return g, r.SendLate(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
 		},
 		"acquire": func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()) {
@@ -145,12 +145,12 @@ func TestLateStatementDoesNotShortenLease(t *testing.T) {
 			r := startRig(t)
 			d := r.newDriver()
 			g, pass := late(r, d)
-			r.RenewGrant(d, g, long)
+			r.RenewGrant(d, g, endlessTTL)
 			pass()
-			if left := r.timeLeft(); left < long/2 {
-				t.Errorf("the lock stands for %v, and its holder trusts it for %v", left, long)
+			if left := r.timeLeft(); left < endlessTTL/2 {
+				t.Errorf("the lock stands for %v, and its holder trusts it for %v", left, endlessTTL)
 			}
-			r.Must(d.Release(r.Within(), g, 0))
+			r.NoError(d.Release(r.WaitContext(), g, 0))
 			r.checkCleared()
 		})
 	}
@@ -159,53 +159,53 @@ func TestLateStatementDoesNotShortenLease(t *testing.T) {
 // A late statement neither takes nor prolongs a lease that is over.
 func TestLateStatementRevivesNoLease(t *testing.T) {
 	for name, end := range map[string]func(r *rig, d *postgres.Driver, g driver.Grant){
-		"release": func(r *rig, d *postgres.Driver, g driver.Grant) { r.Must(d.Release(r.Within(), g, 0)) },
+		"release": func(r *rig, d *postgres.Driver, g driver.Grant) { r.NoError(d.Release(r.WaitContext(), g, 0)) },
 		"release, kept": func(r *rig, d *postgres.Driver, g driver.Grant) {
-			r.Must(d.Release(r.Within(), g, brief))
+			r.NoError(d.Release(r.WaitContext(), g, shortTTL))
 		},
 		"force": func(r *rig, d *postgres.Driver, g driver.Grant) {
-			_, err := r.newDriver().Force(r.Within(), "k", g.Token, "")
-			r.Must(err)
-			r.Must(d.Release(r.Within(), g, 0)) // a client also releases what it has lost
+			_, err := r.newDriver().Force(r.WaitContext(), "k", g.Token, "")
+			r.NoError(err)
+			r.NoError(d.Release(r.WaitContext(), g, 0)) // a client also releases what it has lost
 		},
 		"adoption": func(r *rig, d *postgres.Driver, g driver.Grant) {
 			d.Detach(g)
 			heir := r.newDriver()
-			own, err := heir.Adopt(r.Within(), g)
-			r.Must(err)
-			r.Must(d.Close()) // waits for the work that Detach has begun
-			r.Must(heir.Release(r.Within(), own, 0))
+			own, err := heir.Adopt(r.WaitContext(), g)
+			r.NoError(err)
+			r.NoError(d.Close()) // waits for the work that Detach has begun
+			r.NoError(heir.Release(r.WaitContext(), own, 0))
 		},
 		"force, of which its holder has not heard": func(r *rig, _ *postgres.Driver, g driver.Grant) {
-			ok, err := r.newDriver().Force(r.Within(), "k", g.Token, "")
-			if r.Must(err); !ok {
+			ok, err := r.newDriver().Force(r.WaitContext(), "k", g.Token, "")
+			if r.NoError(err); !ok {
 				r.Error("Force() has taken nothing")
 			}
 		},
 		"adoption, of which its holder has not heard": func(r *rig, _ *postgres.Driver, g driver.Grant) {
 			heir := r.newDriver()
-			own, err := heir.Adopt(r.Within(), g)
-			r.Must(err)
-			r.Must(heir.Release(r.Within(), own, 0))
+			own, err := heir.Adopt(r.WaitContext(), g)
+			r.NoError(err)
+			r.NoError(heir.Release(r.WaitContext(), own, 0))
 		},
 		"lapse, of which its holder has not heard": func(r *rig, _ *postgres.Driver, g driver.Grant) {
 			r.execSQL("UPDATE holdfast.lock SET expires = clock_timestamp()")
 			next := r.newDriver()
-			r.Must(next.Release(r.Within(), r.Grant(next, "k", long), 0))
+			r.NoError(next.Release(r.WaitContext(), r.AcquireGrant(next, "k", endlessTTL), 0))
 		},
 		"lapse of what was detached": func(r *rig, d *postgres.Driver, g driver.Grant) {
 			d.Detach(g)
-			r.Must(d.Close())
+			r.NoError(d.Close())
 			r.execSQL("UPDATE holdfast.lock SET expires = clock_timestamp()")
 		},
 	} {
 		for text, send := range map[string]func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()){
 			anAcquire: func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()) {
-				pass = r.SendLate(d, anAcquire, true, r.AcquireInto(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
+				pass = r.SendLate(d, anAcquire, true, r.AcquireInto(d, driver.Request{Key: "k", TTL: endlessTTL, Adoptable: true}, &g))
 				return g, pass
 			},
 			aRenewal: func(r *rig, d *postgres.Driver) (driver.Grant, func()) {
-				g := r.AcquireAdoptable(d, long)
+				g := r.AcquireAdoptable(d, endlessTTL)
 				return g, r.SendLate(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
 			},
 		} {
@@ -215,7 +215,7 @@ func TestLateStatementRevivesNoLease(t *testing.T) {
 				g, pass := send(r, d)
 				end(r, d, g)
 				pass()
-				if left := r.timeLeft(); left > brief {
+				if left := r.timeLeft(); left > shortTTL {
 					t.Errorf("after the end of the lease, a late statement has the lock stand for %v", left)
 				}
 				r.checkCleared()
@@ -229,46 +229,46 @@ func TestLateStatementRevivesNoLease(t *testing.T) {
 func TestOwnerNamesOneGrant(t *testing.T) {
 	for name, take := range map[string]func(r *rig, d *postgres.Driver, token int64){
 		"force, and held by another": func(r *rig, d *postgres.Driver, token int64) {
-			if ok, err := d.Force(r.Within(), "k", token, ""); err != nil || !ok {
+			if ok, err := d.Force(r.WaitContext(), "k", token, ""); err != nil || !ok {
 				r.Fatalf("Force() = %v, %v", ok, err)
 			}
-			g := r.Grant(d, "k", long)
+			g := r.AcquireGrant(d, "k", endlessTTL)
 			go func() {
 				r.Eventually("it waits anew", func() bool { return r.waiterCount("k") == 1 })
-				r.Must(d.Release(r.Within(), g, 0))
+				r.NoError(d.Release(r.WaitContext(), g, 0))
 			}()
 		},
 		"force": func(r *rig, d *postgres.Driver, token int64) {
-			if ok, err := d.Force(r.Within(), "k", token, ""); err != nil || !ok {
+			if ok, err := d.Force(r.WaitContext(), "k", token, ""); err != nil || !ok {
 				r.Fatalf("Force() = %v, %v", ok, err)
 			}
 		},
 		"lapse": func(r *rig, d *postgres.Driver, _ int64) {
 			r.execSQL("UPDATE holdfast.lock SET expires = clock_timestamp()")
-			r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+			r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", endlessTTL), 0))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := startRig(t)
 			r.opts.NoListen = true
 			holder, waiter := r.newDriver(), r.newDriver()
-			g := r.Grant(holder, "k", long)
-			got := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
+			g := r.AcquireGrant(holder, "k", endlessTTL)
+			got := fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(waiter, "k", endlessTTL) })
 			r.Eventually("it waits", func() bool { return r.waiterCount("k") == 1 })
 			p := r.linkOf(waiter)
 			p.Halt(anAcquire)
 			<-p.Caught
 			p.Set(func() { p.Stop = "" })
-			r.Must(holder.Release(r.Within(), g, 0))
-			st, err := holder.Inspect(r.Within(), "k")
-			r.Must(err)
+			r.NoError(holder.Release(r.WaitContext(), g, 0))
+			st, err := holder.Inspect(r.WaitContext(), "k")
+			r.NoError(err)
 			take(r, holder, st.Token)
 			p.Resume()
 			next := <-got
 			if next.Owner == st.Owner || next.Token < st.Token+int64(next.Block) {
 				t.Errorf("%s has token %d, and had %d before", next.Owner, next.Token, st.Token)
 			}
-			r.Must(waiter.Release(r.Within(), next, 0))
+			r.NoError(waiter.Release(r.WaitContext(), next, 0))
 			r.checkCleared()
 		})
 	}
@@ -278,12 +278,12 @@ func TestOwnerNamesOneGrant(t *testing.T) {
 func TestFullNotificationQueueKeepsHandOver(t *testing.T) {
 	r := startRig(t)
 	r.execSQL("CREATE OR REPLACE FUNCTION holdfast.told(p_channel text, p_owner text) RETURNS boolean LANGUAGE sql AS 'SELECT false'")
-	l := r.Acquire(r.newClient(), "k", long)
+	l := r.Acquire(r.newClient(), "k", endlessTTL)
 	var tokens [2]<-chan holdfast.Token
 	for i := range tokens {
 		waiter := r.newClient()
-		tokens[i] = fixture.Later(func() holdfast.Token {
-			l := r.Acquire(waiter, "k", long)
+		tokens[i] = fixture.RunAsync(func() holdfast.Token {
+			l := r.Acquire(waiter, "k", endlessTTL)
 			r.Release(l)
 			return l.Token()
 		})
@@ -292,7 +292,7 @@ func TestFullNotificationQueueKeepsHandOver(t *testing.T) {
 		})
 	}
 	r.Release(l)
-	if first, second := fixture.Receive(r.Rig, tokens[0]), fixture.Receive(r.Rig, tokens[1]); second < first {
+	if first, second := fixture.AwaitResult(r.Rig, tokens[0]), fixture.AwaitResult(r.Rig, tokens[1]); second < first {
 		t.Errorf("the second waiter has token %d, and the first %d", second, first)
 	}
 }
@@ -300,6 +300,6 @@ func TestFullNotificationQueueKeepsHandOver(t *testing.T) {
 // Neither the owner that released the lock nor the owner that Inspect names can continue a kept lock.
 func TestNobodyContinuesKeptLock(t *testing.T) {
 	r := startRig(t)
-	fixture.ContinuesNoKeptLock(r.Rig, r.newDriver(), r.newDriver(), 6*brief, r.timeLeft)
+	fixture.CheckKeptLock(r.Rig, r.newDriver(), r.newDriver(), 6*shortTTL, r.timeLeft)
 	r.checkCleared()
 }

@@ -120,10 +120,10 @@ func (n *network) listenerCount(left bool) (count int) {
 func (r *rig) poolThrough(n *network, size int32) *pgxpool.Pool {
 	r.Helper()
 	cfg, err := pgxpool.ParseConfig(server.DSN())
-	r.Must(err)
+	r.NoError(err)
 	cfg.MaxConns, cfg.ConnConfig.DialFunc = size, n.dial
 	pool, err := pgxpool.NewWithConfig(r.Context(), cfg)
-	r.Must(err)
+	r.NoError(err)
 	r.Cleanup(pool.Close)
 	return pool
 }
@@ -135,10 +135,10 @@ func TestDeadPoolCostsOneAttempt(t *testing.T) {
 	n := &network{}
 	pool := r.poolThrough(n, size)
 	d, err := postgres.New(t.Context(), pool, &postgres.Options{Schema: r.opts.Schema, NoListen: true})
-	fixture.Closed(r.Rig, d, err)
+	fixture.CloseAtEnd(r.Rig, d, err)
 	r.fillPool(pool)()
 	n.killConnections()
-	r.Grant(d, "k", 6*brief)
+	r.AcquireGrant(d, "k", 6*shortTTL)
 	if wasted := n.wastedCount(); wasted > 3 {
 		t.Errorf("%d of %d dead connections were tried", wasted, size)
 	}
@@ -149,8 +149,8 @@ func (r *rig) fillPool(pool *pgxpool.Pool) (empty func()) {
 	r.Helper()
 	var taken []*pgxpool.Conn
 	for range pool.Config().MaxConns {
-		conn, err := pool.Acquire(r.Within())
-		r.Must(err)
+		conn, err := pool.Acquire(r.WaitContext())
+		r.NoError(err)
 		taken = append(taken, conn)
 	}
 	return func() {
@@ -166,11 +166,11 @@ func TestRenewalNeedsNoConnectionOfPool(t *testing.T) {
 	n := &network{}
 	pool := r.poolThrough(n, 2)
 	d, err := postgres.New(t.Context(), pool, &r.opts)
-	fixture.Closed(r.Rig, d, err)
-	g := r.Grant(d, "k", long)
+	fixture.CloseAtEnd(r.Rig, d, err)
+	g := r.AcquireGrant(d, "k", endlessTTL)
 	empty := r.fillPool(pool)
 	defer empty()
-	g.TTL = 4 * brief // bounds the renewal, and only lengthens the lease
+	g.TTL = 4 * shortTTL // bounds the renewal, and only lengthens the lease
 	for range 2 {
 		if err := d.Renew(t.Context(), []driver.Grant{g})[0].Err; err != nil {
 			t.Errorf("Renew() = %v", err)
@@ -196,20 +196,20 @@ func TestRenewalOutlivesDeadConnections(t *testing.T) {
 	n := &network{}
 	pool := r.poolThrough(n, 3)
 	d, err := postgres.New(t.Context(), pool, &postgres.Options{Schema: r.opts.Schema, NoListen: true})
-	fixture.Closed(r.Rig, d, err)
-	g := r.Grant(d, "k", long)
+	fixture.CloseAtEnd(r.Rig, d, err)
+	g := r.AcquireGrant(d, "k", endlessTTL)
 	r.fillPool(pool)()
-	r.Must(d.Renew(t.Context(), []driver.Grant{g})[0].Err) // opens one beside the pool
+	r.NoError(d.Renew(t.Context(), []driver.Grant{g})[0].Err) // opens one beside the pool
 	n.killConnections()
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer cancel()
 	for i := range 4 {
-		all.Go(func() { d.Acquire(ctx, driver.Request{Key: fmt.Sprint("other", i), TTL: 8 * brief}) })
+		all.Go(func() { d.Acquire(ctx, driver.Request{Key: fmt.Sprint("other", i), TTL: 8 * shortTTL}) })
 	}
 	r.Eventually("claims wait on dead connections", func() bool { return n.wastedCount() >= 2 })
-	g.TTL = 8 * brief // bounds the renewal, and only lengthens the lease
+	g.TTL = 8 * shortTTL // bounds the renewal, and only lengthens the lease
 	if err := d.Renew(t.Context(), []driver.Grant{g})[0].Err; err != nil {
 		t.Errorf("Renew() = %v", err)
 	}
@@ -223,11 +223,11 @@ func TestWaitSurvivesPasswordRotation(t *testing.T) {
 	r := newRigOn(t, s)
 	r.execSQL("CREATE ROLE locked SUPERUSER LOGIN PASSWORD 'hunter1'")
 	var dir string
-	r.Must(r.pool.QueryRow(t.Context(), "SHOW data_directory").Scan(&dir))
+	r.NoError(r.pool.QueryRow(t.Context(), "SHOW data_directory").Scan(&dir))
 	r.execSQL("COPY (VALUES ('local all locked scram-sha-256'), ('local all all trust')) TO '" + dir + "/pg_hba.conf'")
 	r.execSQL("SELECT pg_reload_conf()")
 	file := filepath.Join(t.TempDir(), "pgpass")
-	set := func(password string) { r.Must(os.WriteFile(file, []byte("*:*:*:locked:"+password), 0o600)) }
+	set := func(password string) { r.NoError(os.WriteFile(file, []byte("*:*:*:locked:"+password), 0o600)) }
 	set("hunter1")
 	host := url.QueryEscape(strings.TrimSuffix(socketPath(s.DSN()), "/.s.PGSQL.5432"))
 	r.Eventually("the password is asked for", func() bool {
@@ -235,11 +235,11 @@ func TestWaitSurvivesPasswordRotation(t *testing.T) {
 		return errors.Is(err, driver.ErrAuth)
 	})
 	d, err := postgres.Open(t.Context(), "postgres://locked@/postgres?host="+host+"&passfile="+url.QueryEscape(file), &r.opts)
-	fixture.Closed(r.Rig, d, err)
-	l := r.Acquire(r.newClient(), "k", long)
+	fixture.CloseAtEnd(r.Rig, d, err)
+	l := r.Acquire(r.newClient(), "k", endlessTTL)
 	got := make(chan error, 1)
 	go func() {
-		_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
+		_, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: endlessTTL})
 		got <- err
 	}()
 	r.Eventually("it waits", func() bool { return r.waiterCount("k") == 1 })
@@ -270,19 +270,19 @@ func TestNewConnectionsUseRotatedCertificates(t *testing.T) {
 	r := startRig(t)
 	dir := t.TempDir()
 	cert, err := redisproc.NewCertificate(dir)
-	r.Must(err)
+	r.NoError(err)
 	name := strings.ReplaceAll(r.opts.Schema, " ", "_")
 	d, err := postgres.Open(t.Context(), fmt.Sprintf("postgres://holdfast@%s/postgres?sslmode=verify-full&sslrootcert=%s&sslcert=%s&sslkey=%s&application_name=%s",
 		r.tlsAddress(cert), cert.Cert, cert.Cert, cert.Key, name), &r.opts)
-	fixture.Closed(r.Rig, d, err)
-	g := r.Grant(d, "k", long)
+	fixture.CloseAtEnd(r.Rig, d, err)
+	g := r.AcquireGrant(d, "k", endlessTTL)
 	_, err = redisproc.NewCertificate(dir) // replaces the first one
-	r.Must(err)
+	r.NoError(err)
 	if r.countRows("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1", name) == 0 {
 		t.Fatal("no connection has ended")
 	}
-	r.Must(d.Check(r.Within(), g))
-	r.Must(d.Release(r.Within(), g, 0))
+	r.NoError(d.Check(r.WaitContext(), g))
+	r.NoError(d.Release(r.WaitContext(), g, 0))
 }
 
 // When the pool leaves a primary that has become read-only, the listening connection leaves it too.
@@ -291,23 +291,23 @@ func TestListenerLeavesFormerPrimary(t *testing.T) {
 	n := &network{}
 	pool := r.poolThrough(n, 2)
 	d, err := postgres.New(t.Context(), pool, &r.opts)
-	fixture.Closed(r.Rig, d, err)
+	fixture.CloseAtEnd(r.Rig, d, err)
 	c := r.Client(d)
 	first := r.Acquire(c, "first", longTTL)
 	r.forceLock(first)
 	r.checkForced(first) // so the driver listens now
 	var old []*pgxpool.Conn
 	for range 2 {
-		conn, err := pool.Acquire(r.Within())
-		r.Must(err)
+		conn, err := pool.Acquire(r.WaitContext())
+		r.NoError(err)
 		_, err = conn.Exec(t.Context(), "SET default_transaction_read_only = on")
-		r.Must(err)
+		r.NoError(err)
 		old = append(old, conn)
 	}
 	for _, conn := range old {
 		conn.Release()
 	}
-	r.Release(r.Acquire(c, "k", long))
+	r.Release(r.Acquire(c, "k", endlessTTL))
 	r.Eventually("it listens elsewhere", func() bool { return n.listenerCount(true) == 1 && n.listenerCount(false) == 1 })
 }
 
@@ -316,7 +316,7 @@ func TestListenerLeavesFormerPrimary(t *testing.T) {
 func TestHangingHookDelaysNoRenewal(t *testing.T) {
 	r := startRig(t)
 	cfg, err := pgxpool.ParseConfig(server.DSN())
-	r.Must(err)
+	r.NoError(err)
 	var hangs atomic.Bool
 	hook := make(chan struct{})
 	cfg.AfterConnect = func(context.Context, *pgx.Conn) error {
@@ -326,29 +326,29 @@ func TestHangingHookDelaysNoRenewal(t *testing.T) {
 		return nil
 	}
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	r.Must(err)
+	r.NoError(err)
 	t.Cleanup(pool.Close)
 	opts := r.opts
 	opts.NoListen = true
 	d, err := postgres.New(t.Context(), pool, &opts)
-	fixture.Closed(r.Rig, d, err)
+	fixture.CloseAtEnd(r.Rig, d, err)
 	t.Cleanup(func() { close(hook) })
-	g := r.Grant(d, "k", long)
+	g := r.AcquireGrant(d, "k", endlessTTL)
 	hangs.Store(true)
 	for range 2 {
-		renewed := fixture.Later(func() driver.Renewal { return d.Renew(r.Within(), []driver.Grant{g})[0] })
+		renewed := fixture.RunAsync(func() driver.Renewal { return d.Renew(r.WaitContext(), []driver.Grant{g})[0] })
 		select {
 		case out := <-renewed:
-			r.Must(out.Err)
-		case <-r.Within().Done():
+			r.NoError(out.Err)
+		case <-r.WaitContext().Done():
 			t.Fatal("a renewal waits for the hook")
 		}
 	}
-	closed := fixture.Later(d.Close)
+	closed := fixture.RunAsync(d.Close)
 	select {
 	case err := <-closed:
-		r.Must(err)
-	case <-r.Within().Done():
+		r.NoError(err)
+	case <-r.WaitContext().Done():
 		t.Error("Close waits for the hook")
 	}
 }
@@ -357,7 +357,7 @@ func TestHangingHookDelaysNoRenewal(t *testing.T) {
 func TestShortLeaseBoundsConnectTime(t *testing.T) {
 	r := startRig(t)
 	cfg, err := pgxpool.ParseConfig(server.DSN())
-	r.Must(err)
+	r.NoError(err)
 	cfg.MaxConns = 2
 	var hangs atomic.Bool
 	limits := make(chan time.Duration, 1)
@@ -372,21 +372,21 @@ func TestShortLeaseBoundsConnectTime(t *testing.T) {
 		return nil, ctx.Err()
 	}
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	r.Must(err)
+	r.NoError(err)
 	t.Cleanup(pool.Close)
 	opts := r.opts
 	opts.NoListen = true
 	d, err := postgres.New(t.Context(), pool, &opts)
-	fixture.Closed(r.Rig, d, err)
-	g := r.Grant(d, "k", long)
+	fixture.CloseAtEnd(r.Rig, d, err)
+	g := r.AcquireGrant(d, "k", endlessTTL)
 	for range cfg.MaxConns {
-		conn, err := pool.Acquire(r.Within())
-		r.Must(err)
+		conn, err := pool.Acquire(r.WaitContext())
+		r.NoError(err)
 		t.Cleanup(conn.Release)
 	}
 	hangs.Store(true)
 	g.TTL = 2 * time.Second
-	d.Renew(r.Within(), []driver.Grant{g})
+	d.Renew(r.WaitContext(), []driver.Grant{g})
 	if limit := <-limits; limit > g.TTL/2 {
 		t.Errorf("an attempt to connect may take %v of a lease of %v", limit, g.TTL)
 	}

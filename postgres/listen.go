@@ -114,7 +114,7 @@ func (d *Driver) handlePayload(payload string) {
 	}
 	alert := d.alert
 	d.mu.Unlock()
-	if owner, why, ok := strings.Cut(payload, forced); ok && alert != nil {
+	if owner, why, ok := strings.Cut(payload, forcedMark); ok && alert != nil {
 		alert(owner, why)
 	}
 }
@@ -143,7 +143,7 @@ func (d *Driver) alertForcedUntilDone(names, owners []string) {
 	if len(names) == 0 {
 		return
 	}
-	driverkit.Insist(d.calls.Alive, func() error {
+	driverkit.RetryUnanswered(d.calls.Alive, func() error {
 		ctx, cancel := context.WithTimeout(d.calls.Alive, pace.RequestTime(time.Minute, pace.Alone))
 		defer cancel()
 		return d.alertForced(ctx, names, owners)
@@ -198,7 +198,7 @@ func (in *inbox) awaitPayload(ctx context.Context, conn *pgx.Conn) (payload stri
 // with the payload of each notification. Close does not wait for a hook that ignores its context: the
 // connection that such a hook returns late is closed then.
 func (d *Driver) dialConn(ctx context.Context, notified func(payload string)) (*pgx.Conn, error) {
-	return driverkit.CallAside(d.calls.Work, func() (*pgx.Conn, error) { return d.dialByHooks(ctx, notified) }, closeConn)
+	return driverkit.CallUserFunc(d.calls.Work, func() (*pgx.Conn, error) { return d.dialByHooks(ctx, notified) }, closeConn)
 }
 
 func (d *Driver) dialByHooks(ctx context.Context, notified func(payload string)) (*pgx.Conn, error) {
@@ -262,7 +262,7 @@ func (d *Driver) probeChannel(ctx context.Context, conn *pgx.Conn, in *inbox) er
 	case err != nil:
 		return fmt.Errorf("probe: %w", err)
 	case !heard:
-		d.states.Limit(0, driver.NodePolling, errPooled) // a driver that can only poll is never better than NodePolling
+		d.states.SetBestState(0, driver.NodePolling, errPooled) // a driver that can only poll is never better than NodePolling
 		return errPooled
 	}
 	return nil
@@ -284,7 +284,7 @@ func (d *Driver) compareSessions(ctx context.Context, conn *pgx.Conn) (there, sh
 // noteShared records that connections share one session. Then a statement that one prepares exists for all.
 func (d *Driver) noteShared() {
 	d.straight.Store(false)
-	d.states.Limit(0, driver.NodePolling, errShared)
+	d.states.SetBestState(0, driver.NodePolling, errShared)
 }
 
 // hearsChannel reports whether conn, which listens to the driver's channel, receives a notification. If not,
@@ -304,14 +304,14 @@ func (d *Driver) hearsChannel(ctx context.Context, conn *pgx.Conn, in *inbox) (b
 // watchDatabase asks the database now and then, so that its state stays known while nobody calls.
 func (d *Driver) watchDatabase() {
 	for driverkit.Sleep(d.calls.Alive, watchEvery) {
-		d.ears.closeIdle(earRest)
+		d.waitConns.closeIdle(waitConnRest)
 		d.reserve.closeIdle()
 		d.forgetCrowds()
 		ctx, cancel := context.WithTimeout(d.calls.Alive, pace.RequestTime(time.Minute, pace.Alone))
 		r, err := queryRows(ctx, d, pgx.RowTo[int], "SELECT 1") // reports the outcome
 		cancel()
 		if err == nil {
-			d.states.Timed(0, time.Since(r.sent))
+			d.states.SetRoundTrip(0, time.Since(r.sent))
 		}
 	}
 }

@@ -25,17 +25,17 @@ func TestMigrateWorksWithPublicationForAllTables(t *testing.T) {
 	r := startRig(t)
 	dsn := r.createDatabase()
 	r.pool = r.openPool(dsn)
-	r.Must(r.migrate(r.pool, r.opts))
+	r.NoError(r.migrate(r.pool, r.opts))
 	r.execSQL("ALTER TABLE holdfast.version REPLICA IDENTITY DEFAULT") // as earlier versions created it
 	r.execSQL("UPDATE holdfast.version SET version = 2")               // so that migrate has something to do
 	r.execSQL("CREATE PUBLICATION everything FOR ALL TABLES")
 	for _, schema := range []string{r.opts.Schema, "fresh"} {
 		r.opts.Schema = schema
-		r.Must(r.migrate(r.pool, r.opts))
+		r.NoError(r.migrate(r.pool, r.opts))
 	}
 	d, err := postgres.Open(t.Context(), dsn, &r.opts)
-	c := r.Client(fixture.Closed(r.Rig, d, err))
-	r.Release(r.Acquire(c, "k", long))
+	c := r.Client(fixture.CloseAtEnd(r.Rig, d, err))
+	r.Release(r.Acquire(c, "k", endlessTTL))
 }
 
 // If the schema exists, its owner needs no other permission, whatever the names are.
@@ -47,8 +47,8 @@ func TestMigrateNeedsOnlyItsSchema(t *testing.T) {
 	pool := r.openPool(strings.Replace(server.DSN(), "user=holdfast", "user='"+role+"'", 1))
 	for _, name := range []string{r.opts.Schema + " it's", r.opts.Schema + ` "holdfast."`} {
 		_, err := r.pool.Exec(t.Context(), "CREATE SCHEMA "+pgx.Identifier{name}.Sanitize()+" AUTHORIZATION "+quoted)
-		r.Must(err)
-		r.Must(r.migrate(pool, postgres.Options{Schema: name}))
+		r.NoError(err)
+		r.NoError(r.migrate(pool, postgres.Options{Schema: name}))
 	}
 	_, err := postgres.Schema(&postgres.Options{Schema: "a$$b"})
 	r.checkError(err, driver.ErrInvalid, "$$")
@@ -71,34 +71,34 @@ func TestMissingServerFunctionNeedsNoMigrate(t *testing.T) {
 	}
 	check(r.migrate(r.pool, r.opts), "hashtext")
 	r.execSQL("ALTER FUNCTION pg_catalog.hashtext_of_another(text) RENAME TO hashtext")
-	r.Must(r.migrate(r.pool, r.opts))
+	r.NoError(r.migrate(r.pool, r.opts))
 	d, err := postgres.Open(t.Context(), dsn, &r.opts)
-	fixture.Closed(r.Rig, d, err)
+	fixture.CloseAtEnd(r.Rig, d, err)
 	r.execSQL("ALTER FUNCTION pg_catalog.starts_with(text, text) RENAME TO begins_with")
-	check(d.List(r.Within(), "", func(driver.Status) bool { return true }), "starts_with")
+	check(d.List(r.WaitContext(), "", func(driver.Status) bool { return true }), "starts_with")
 }
 
 // Each Inspect returns the same time.
 func TestSinceStaysConstant(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
-	g := r.Grant(d, "k", long)
-	first, err := d.Inspect(r.Within(), "k")
-	r.Must(err)
+	g := r.AcquireGrant(d, "k", endlessTTL)
+	first, err := d.Inspect(r.WaitContext(), "k")
+	r.NoError(err)
 	for range 5 {
-		again, err := d.Inspect(r.Within(), "k")
-		r.Must(err)
+		again, err := d.Inspect(r.WaitContext(), "k")
+		r.NoError(err)
 		if !again.Since.Equal(first.Since) {
 			t.Errorf("the lock was taken at %v, and then at %v", first.Since, again.Since)
 		}
-		r.Must(d.List(r.Within(), "k", func(st driver.Status) bool {
+		r.NoError(d.List(r.WaitContext(), "k", func(st driver.Status) bool {
 			if !st.Since.Equal(first.Since) {
 				t.Errorf("the list has that the lock was taken at %v, want %v", st.Since, first.Since)
 			}
 			return true
 		}))
 	}
-	r.Must(d.Release(r.Within(), g, 0))
+	r.NoError(d.Release(r.WaitContext(), g, 0))
 }
 
 // Tables of the same version may have slower functions of an earlier build. A user who does not own the
@@ -106,7 +106,7 @@ func TestSinceStaysConstant(t *testing.T) {
 func TestMigrateReplacesFunctionsOfEarlierBuild(t *testing.T) {
 	r := startRig(t)
 	body := func() (text string) {
-		r.Must(r.pool.QueryRow(t.Context(), r.in("SELECT prosrc FROM pg_proc WHERE oid = 'holdfast.waiters'::regproc")).Scan(&text))
+		r.NoError(r.pool.QueryRow(t.Context(), r.in("SELECT prosrc FROM pg_proc WHERE oid = 'holdfast.waiters'::regproc")).Scan(&text))
 		return text
 	}
 	now := body()
@@ -120,15 +120,15 @@ func TestMigrateReplacesFunctionsOfEarlierBuild(t *testing.T) {
 		for _, grant := range grants {
 			r.execSQL("GRANT " + strings.ReplaceAll(grant, "{schema}", strings.TrimSuffix(r.in("holdfast."), ".")) + " TO " + pgx.Identifier{role}.Sanitize())
 		}
-		r.Must(r.migrate(r.openPool(strings.Replace(server.DSN(), "user=holdfast", "user='"+role+"'", 1)), r.opts))
+		r.NoError(r.migrate(r.openPool(strings.Replace(server.DSN(), "user=holdfast", "user='"+role+"'", 1)), r.opts))
 		if body() == now {
 			t.Errorf("the %s has replaced a function without being its owner", role)
 		}
 	}
-	r.Must(r.migrate(r.pool, r.opts))
+	r.NoError(r.migrate(r.pool, r.opts))
 	if got := body(); got != now {
 		t.Errorf("the function is still %q", got)
 	}
 	c := r.newClient()
-	r.Release(r.Acquire(c, "k", long))
+	r.Release(r.Acquire(c, "k", endlessTTL))
 }

@@ -43,19 +43,21 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 	return d.finishOpen(ctx, &o, nil)
 }
 
-// New returns a driver over pool, which stays the caller's; opts may be nil. It asks the
-// database once, for five seconds at most, and returns the errors that waiting would not
-// fix: ErrAuth for a wrong password or missing permissions, ErrConfig for missing tables. If the
-// database is down, New returns no error; later calls wait for it or return ErrUnavailable. Invalid
-// arguments are ErrInvalid; with NoCheck there is no other error, and New does not block.
+// New returns a driver over pool, which remains the property of the caller; opts may be nil. New asks the database
+// once, for five seconds at most, and returns the errors that waiting would not fix: ErrAuth for a wrong password or
+// missing permissions, ErrConfig for missing tables. If the database is down, New returns no error; later calls wait
+// for it or return ErrUnavailable. Invalid arguments are ErrInvalid; with NoCheck there is no other error, and New
+// does not block.
 //
-// A program that uses database/sql opens the pool and has its *sql.DB over it, by OpenDBFromPool of pgx's package stdlib: both then
-// use the same connections. A *sql.DB that was opened in another way has no pool; give the locks one of their own.
+// A program that uses database/sql can share the pool: it opens the pool, and gets a *sql.DB over it by
+// OpenDBFromPool of pgx's package stdlib. A *sql.DB that was opened in another way has no such pool; open a separate
+// one for the locks.
 //
-// The caller may have all connections of the pool in use: claims wait then, and renewals go over a connection that the driver opens beside
-// the pool, with the pool's BeforeConnect and AfterConnect, as it does for the connections on which it listens and waits. If a statement
-// of the pool got no answer in time, and no other statement got one meanwhile, the driver has the pool replace its connections
-// (pgxpool.Pool.Reset): no transaction of the caller ends by that.
+// If the caller uses all connections of the pool, claims wait, and renewals use a connection that the driver opens
+// beside the pool. The driver opens it, and the connections on which it listens and waits, with the pool's
+// BeforeConnect and AfterConnect. If a statement of the pool got no answer in time, and no other statement got one
+// meanwhile, the driver makes the pool replace its connections (pgxpool.Pool.Reset). That ends no transaction of the
+// caller.
 func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Driver, error) {
 	if opts == nil {
 		opts = &Options{}
@@ -73,7 +75,7 @@ func (d *Driver) finishOpen(ctx context.Context, opts *Options, err error) (*Dri
 	if err == nil && opts.NoCheck {
 		return d, nil
 	}
-	return driverkit.Opened(ctx, "postgres", d, err, d.checkDatabase)
+	return driverkit.OpenChecked(ctx, "postgres", d, err, d.checkDatabase)
 }
 
 // checkDatabase asks the database for the first time.
@@ -130,12 +132,12 @@ func openPool(dsn string, opts *Options) (*pgxpool.Pool, Options, error) {
 	return pool, o, err
 }
 
-// secret finds a parameter that names a file which only its users may read, in a URL or a libpq string.
-var secret = regexp.MustCompile(`(?:^|[?&\s])(?:sslkey|passfile)\s*=\s*('[^']*'|[^&\s']+)`)
+// secretFileParameter finds a parameter that names a file which only its users may read, in a URL or a libpq string.
+var secretFileParameter = regexp.MustCompile(`(?:^|[?&\s])(?:sslkey|passfile)\s*=\s*('[^']*'|[^&\s']+)`)
 
 // secretFiles returns the files that the URL names and that only their users may read.
 func secretFiles(text string) (files []string) {
-	for _, found := range secret.FindAllStringSubmatch(text, -1) {
+	for _, found := range secretFileParameter.FindAllStringSubmatch(text, -1) {
 		name := strings.Trim(found[1], "'")
 		if plain, err := url.QueryUnescape(name); err == nil && strings.Contains(text, "://") {
 			name = plain

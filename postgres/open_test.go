@@ -59,17 +59,17 @@ func TestSchemaErrorsNameFix(t *testing.T) {
 	}
 	r.execSQL("UPDATE holdfast.version SET version = 1")
 	r.checkRejected(server.DSN(), &r.opts, driver.ErrUnavailable, "version 1", "Migrate")
-	r.Must(r.migrate(r.pool, r.opts))
+	r.NoError(r.migrate(r.pool, r.opts))
 	d := r.newDriver()
 	for _, part := range []string{"FUNCTION holdfast.force", "TABLE holdfast.ticket CASCADE"} {
 		r.execSQL("DROP " + part)
-		_, err = d.Force(r.Within(), "k", 1, "")
+		_, err = d.Force(r.WaitContext(), "k", 1, "")
 		r.checkError(err, driver.ErrUnavailable, "Migrate")
 		_, name, _ := strings.Cut(strings.TrimSuffix(part, " CASCADE"), ".")
 		r.checkRejected(server.DSN(), &r.opts, driver.ErrUnavailable, "lacks", name, "Migrate")
 	}
-	r.Must(r.migrate(r.pool, r.opts))
-	r.Grant(r.newDriver(), "k", long)
+	r.NoError(r.migrate(r.pool, r.opts))
+	r.AcquireGrant(r.newDriver(), "k", endlessTTL)
 	r.checkRejected(server.DSN()+" holdfast_schema=nowhere", nil, driver.ErrUnavailable, `"nowhere"`)
 }
 
@@ -89,7 +89,7 @@ func TestErrorNamesMissingPermissions(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := r.Client(d)
-	r.Release(r.Acquire(c, "k", long)) // these permissions are enough
+	r.Release(r.Acquire(c, "k", endlessTTL)) // these permissions are enough
 }
 
 func TestWrongPasswordErrorHidesPassword(t *testing.T) {
@@ -124,9 +124,9 @@ func TestWrongPasswordErrorHidesPassword(t *testing.T) {
 func TestErrorNamesReadOnlyDatabase(t *testing.T) {
 	r := startRig(t)
 	d, err := postgres.Open(t.Context(), server.DSN()+" options='-c default_transaction_read_only=on'", &r.opts)
-	r.Must(err)
+	r.NoError(err)
 	defer d.Close()
-	_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+	_, err = d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: endlessTTL, NoWait: true})
 	r.checkError(err, driver.ErrUnavailable, "read-only transaction", "default_transaction_read_only off", "if this is a standby")
 }
 
@@ -154,12 +154,12 @@ func TestAcquireWaitsForDatabaseThatIsDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := r.Client(d)
-	_, err = c.TryAcquire(r.Within(), "k", nil)
+	_, err = c.TryAcquire(r.WaitContext(), "k", nil)
 	r.checkError(err, holdfast.ErrUnavailable, p.Addr)
 	told := make(chan error, 10)
 	got := make(chan error, 1)
 	go func() {
-		_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, OnObstacle: func(err error) { told <- err }})
+		_, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: endlessTTL, OnObstacle: func(err error) { told <- err }})
 		got <- err
 	}()
 	r.checkError(<-told, holdfast.ErrUnavailable)
@@ -192,7 +192,7 @@ func TestErrorNamesExhaustedPool(t *testing.T) {
 		}
 		defer conn.Release()
 	}
-	_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: brief, NoWait: true}) // short: nothing is granted
+	_, err = d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: shortTTL, NoWait: true}) // short: nothing is granted
 	r.checkError(err, driver.ErrUnavailable, "all 2 connections of the pool are in use")
 	if e := d.Nodes()[0]; e.State != driver.NodeUp {
 		t.Errorf("the database is %s: %v", e.State, e.Err)
@@ -218,9 +218,9 @@ func TestConcurrentMigrateCreatesOneSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := r.Acquire(r.newClient(), "k", long)
+	l := r.Acquire(r.newClient(), "k", endlessTTL)
 	r.execSQL(text, pgx.QueryExecModeSimpleProtocol) // as if run by hand, with locks held
-	if err := l.Extend(r.Within(), long); err != nil {
+	if err := l.Extend(r.WaitContext(), endlessTTL); err != nil {
 		t.Errorf("after the SQL was run again: %v", err)
 	}
 	r.Release(l)
@@ -233,7 +233,7 @@ var isolationLevels = []string{"repeatable read", "serializable"}
 func (r *rig) isolatedDriver(level string) *postgres.Driver {
 	r.Helper()
 	d, err := postgres.Open(r.Context(), server.DSN()+" default_transaction_isolation='"+level+"'", &r.opts)
-	return fixture.Closed(r.Rig, d, err)
+	return fixture.CloseAtEnd(r.Rig, d, err)
 }
 
 // The database's default level may be stricter. Statements that the server then rejects are no outage, however
@@ -255,7 +255,7 @@ func TestLocksWorkAtAnyIsolationLevel(t *testing.T) {
 				})
 				all.Go(func() {
 					for range 4 {
-						l := r.Acquire(c, "k", long)
+						l := r.Acquire(c, "k", endlessTTL)
 						mu.Lock()
 						held++
 						if held > 1 {
@@ -283,28 +283,28 @@ func TestReleaseFindsTicketNewerThanItsSnapshot(t *testing.T) {
 			r := startRig(t)
 			d := r.isolatedDriver(level)
 			for i, owner := range []string{"holder", "first"} {
-				if ok, err := d.Take(r.Within(), "k", owner); err != nil || ok != (i == 0) {
+				if ok, err := d.AcquireOnce(r.WaitContext(), "k", owner); err != nil || ok != (i == 0) {
 					t.Fatalf("%s: Take() = %v, %v", owner, ok, err)
 				}
 			}
 			free := func(owner string) error {
-				return d.Release(r.Within(), driver.Grant{Key: "k", Owner: owner, TTL: long}, 0)
+				return d.Release(r.WaitContext(), driver.Grant{Key: "k", Owner: owner, TTL: endlessTTL}, 0)
 			}
 			tx := r.beginDirect()
 			_, err := tx.Exec(t.Context(), r.in("SELECT FROM holdfast.lock WHERE name = 'k' FOR UPDATE"))
-			r.Must(err)
+			r.NoError(err)
 			done := make(chan error, 2)
 			go func() {
-				_, err := d.Take(r.Within(), "k", "second")
+				_, err := d.AcquireOnce(r.WaitContext(), "k", "second")
 				done <- err
 			}()
 			r.awaitBlocked(1)
 			go func() { done <- free("holder") }()
 			r.awaitBlocked(2)
-			r.Must(tx.Commit(r.Within()))
-			r.Must(<-done)
-			r.Must(<-done)
-			r.Must(free("first"))
+			r.NoError(tx.Commit(r.WaitContext()))
+			r.NoError(<-done)
+			r.NoError(<-done)
+			r.NoError(free("first"))
 			if r.countRows("SELECT count(*) FROM holdfast.lock WHERE owner = 'second'") != 1 {
 				t.Error("the lock was not handed to the one who waits")
 			}
@@ -318,15 +318,15 @@ func TestDatabaseSQLSharesThePool(t *testing.T) {
 	pool := r.openPool(server.DSN())
 	db := stdlib.OpenDBFromPool(pool)
 	d, err := postgres.New(t.Context(), pool, &r.opts)
-	fixture.Closed(r.Rig, d, err)
-	g := r.Grant(d, "k", long)
+	fixture.CloseAtEnd(r.Rig, d, err)
+	g := r.AcquireGrant(d, "k", endlessTTL)
 	var token int64
-	r.Must(db.QueryRowContext(t.Context(), r.in("SELECT token FROM holdfast.lock WHERE name = $1"), "k").Scan(&token))
+	r.NoError(db.QueryRowContext(t.Context(), r.in("SELECT token FROM holdfast.lock WHERE name = $1"), "k").Scan(&token))
 	if token != g.Token {
 		t.Errorf("token %d, want %d", token, g.Token)
 	}
-	r.Must(db.Close())
-	r.Must(d.Release(r.Within(), g, 0))
+	r.NoError(db.Close())
+	r.NoError(d.Release(r.WaitContext(), g, 0))
 	_, err = postgres.New(t.Context(), nil, nil)
 	r.checkError(err, driver.ErrInvalid, "pgxpool.New", "stdlib.OpenDBFromPool")
 }

@@ -76,8 +76,8 @@ func TestDriverReportsPollingBehindPoolerOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 2 { // only the first wait reports it
-				l := r.Acquire(r.newClient(), "k", long)
-				next := fixture.Later(func() *holdfast.Lease { return r.Acquire(c, "k", long) })
+				l := r.Acquire(r.newClient(), "k", endlessTTL)
+				next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(c, "k", endlessTTL) })
 				r.Eventually("the waiter has found out", func() bool {
 					if listens {
 						return r.listenerCount() == 1
@@ -103,18 +103,18 @@ func TestLocksSurviveServerCrash(t *testing.T) {
 	s := startAlone(t, "synchronous_commit=on")
 	r := newRigOn(t, s)
 	d := r.newDriver()
-	l := r.Acquire(r.Client(d), "k", long)
+	l := r.Acquire(r.Client(d), "k", endlessTTL)
 	waiter := r.newClient()
-	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
+	next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(waiter, "k", endlessTTL) })
 	r.Eventually("another waits", func() bool { return r.waiterCount("k") == 1 })
 	s.Kill()
 	if err := s.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.newClient().TryAcquire(r.Within(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
+	if _, err := r.newClient().TryAcquire(r.WaitContext(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
 		t.Errorf("TryAcquire() after the crash = %v, want ErrHeld", err)
 	}
-	if err := l.Extend(r.Within(), long); err != nil {
+	if err := l.Extend(r.WaitContext(), endlessTTL); err != nil {
 		t.Errorf("Extend() after the crash = %v", err)
 	}
 	r.Release(l)

@@ -91,18 +91,17 @@ const (
 
 // Options configure a Driver. The zero value works.
 type Options struct {
-	// Schema has the tables and functions; see Driver.Migrate. Default "holdfast".
+	// Schema names the schema of the tables and functions; see Driver.Migrate. Default "holdfast".
 	Schema string
-	// NoListen never opens the connection on which the driver LISTENs for its turn, and
-	// for the news that its lock was taken away: waiters poll, and a holder finds out at
-	// its next renewal, by whom and why too.
+	// NoListen turns off the connection on which the driver LISTENs for hand-overs and force-releases. Waiters
+	// then poll, and a holder learns at its next renewal that its lock was taken away, by whom and why.
 	NoListen bool
-	// MaxWaitConns bounds the connections beside the pool on which waiters block for at most a second each, so that a short wait
-	// ends with the release. All other waiters wait for a notification. 0: four; below 0: none, as with NoListen. They are closed
-	// when nobody has waited for some seconds.
+	// MaxWaitConns bounds the connections beside the pool on which waiters block, for at most a second each, so
+	// that a short wait ends with the release. All other waiters wait for a notification. The driver closes these
+	// connections when nobody has waited for some seconds. 0: four; below 0: none, as with NoListen.
 	MaxWaitConns int
-	// NoCheck leaves out the first statement, so that there is a driver also for a database that
-	// has no tables yet or rejects this client: for Migrate, Limits and Diagnose.
+	// NoCheck skips the first statement, so that a driver can be opened even for a database that has no tables
+	// yet or rejects this client: for Migrate, Limits and Diagnose.
 	NoCheck bool
 
 	secrets []string // files that the URL names
@@ -124,11 +123,11 @@ type Driver struct {
 	replaced atomic.Int64  // time of the last replacement of all connections
 	backend  atomic.Uint32 // server process of the last used connection of the pool; 0: none was used
 
-	calls   *driverkit.Calls
-	states  *driverkit.States // state of the one node
-	lane    *driverkit.Lane   // turns for the statements of claims and releases
-	ears    ears
-	reserve *reserve
+	calls     *driverkit.Calls
+	states    *driverkit.States // state of the one node
+	lane      *driverkit.Lane   // turns for the statements of claims and releases
+	waitConns waitConns
+	reserve   *reserve
 
 	mu      sync.Mutex                 // guards the fields below
 	doubted map[string]bool            // owners of locks with a statement that got no answer
@@ -140,8 +139,8 @@ type Driver struct {
 	hangUp  context.CancelFunc         // closes the listening connection; the driver opens another
 	alert   func(owner, why string)
 
-	passages map[string]passage   // by owner: turnstiles that holders of this client keep
-	crowded  map[string]time.Time // by name: last time that others were at its turnstile
+	passages map[string]heldTurnstile // by owner: turnstiles that holders of this client keep
+	crowded  map[string]time.Time     // by name: last time that others were at its turnstile
 }
 
 func newDriver(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
@@ -157,9 +156,9 @@ func newDriver(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
 		doubted: make(map[string]bool), held: make(map[string]string), waiting: make(map[string]chan<- struct{}), tuned: make(chan struct{}),
 	}
 	d.reserve = newReserve()
-	d.passages, d.crowded = make(map[string]passage), make(map[string]time.Time)
+	d.passages, d.crowded = make(map[string]heldTurnstile), make(map[string]time.Time)
 	if !opts.NoListen {
-		d.ears.max = max(cmp.Or(opts.MaxWaitConns, maxEars), 0)
+		d.waitConns.max = max(cmp.Or(opts.MaxWaitConns, defaultWaitConns), 0)
 	}
 	d.lane = driverkit.NewLane(d.states, int(pool.Config().MaxConns)-1) // one connection is left for renewals
 	d.calls.Go(d.watchDatabase)
@@ -176,7 +175,7 @@ func (d *Driver) Close() error {
 	if !d.calls.Close() {
 		return nil
 	}
-	d.closeEars()
+	d.closeWaitConns()
 	d.reserve.turn <- struct{}{} // waits for the statement that uses the reserve
 	d.reserve.close()
 	d.reserve.passTurn()
@@ -224,15 +223,15 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	defer cancel()
 	names, owners, ttls := make([]string, len(grants)), make([]string, len(grants)), make([]int64, len(grants))
 	for i, g := range grants {
-		names[i], owners[i], ttls[i] = g.Key, g.Owner, driverkit.InMicros(g.TTL)
+		names[i], owners[i], ttls[i] = g.Key, g.Owner, driverkit.ToMicros(g.TTL)
 	}
-	var r reply[renewed]
+	var r reply[renewedRow]
 	var full error // disk or memory is full: report it now; the client retries while trust lasts
 	again := false
-	err := driverkit.Insist(ctx, func() (err error) {
+	err := driverkit.RetryUnanswered(ctx, func() (err error) {
 		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(shortest, pace.Alone))
 		defer cancel()
-		r, err = queryVital(ctx, d, shortest, again, pgx.RowToStructByPos[renewed], d.schema.renew, names, owners, ttls)
+		r, err = queryVital(ctx, d, shortest, again, pgx.RowToStructByPos[renewedRow], d.schema.renew, names, owners, ttls)
 		again = true
 		if errorCode(err) == noRoom {
 			full = err
@@ -255,7 +254,7 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 			out[i].Err = driver.ErrLost
 			lostNames, lostOwners = append(lostNames, g.Key), append(lostOwners, g.Owner)
 		default:
-			out[i] = driver.Renewal{TrustedUntil: driverkit.Trust(r.sent, g.TTL), Waiters: n}
+			out[i] = driver.Renewal{TrustedUntil: driverkit.TrustEnd(r.sent, g.TTL), Waiters: n}
 		}
 	}
 	if len(lostNames) > 0 { // before the loss is returned: the client asks for no reason afterwards
@@ -266,8 +265,8 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	return out
 }
 
-// renewed is a row about a lock that the server has renewed.
-type renewed struct {
+// renewedRow is a row about a lock that the server has renewed.
+type renewedRow struct {
 	Name    string
 	Waiters int
 }
@@ -280,22 +279,22 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	}
 	defer d.calls.Leave()
 	d.forgetHold(g.Owner)
-	return d.calls.Finish(ctx, d.states, d.lane, func(begun func()) error { return d.repeatRelease(g, keep, begun) })
+	return d.calls.FinishRelease(ctx, d.states, d.lane, func(begun func()) error { return d.repeatRelease(g, keep, begun) })
 }
 
-// detached stands in the place of the keep time of a release: the owner gives up the lock without releasing
+// keepDetached stands in the place of the keep time of a release: the owner gives up the lock without releasing
 // it.
-const detached = time.Duration(-1)
+const keepDetached = time.Duration(-1)
 
 // freeLock sends one release of g.
 func (d *Driver) freeLock(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	bury := d.hasLateStatement(g.Owner)
 	sql, args := d.schema.free, []any{g.Key, g.Owner}
 	switch {
-	case keep == detached:
+	case keep == keepDetached:
 		sql, args = d.schema.release, append(args, -1, bury)
 	case keep > 0 || bury:
-		sql, args = d.schema.release, append(args, driverkit.InMicros(keep), bury)
+		sql, args = d.schema.release, append(args, driverkit.ToMicros(keep), bury)
 	}
 	_, err := queryRows(ctx, d, pgx.RowTo[any], sql, args...)
 	if err == nil && bury {
@@ -314,7 +313,7 @@ func (d *Driver) repeatRelease(g driver.Grant, keep time.Duration, begun func())
 			return nil
 		}
 	}
-	err := d.lane.Insist(ctx, begun, func() error {
+	err := d.lane.RetryUnanswered(ctx, begun, func() error {
 		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(g.TTL, pace.Alone))
 		defer cancel()
 		return d.freeLock(ctx, g, keep)
@@ -352,7 +351,7 @@ func (d *Driver) Detach(g driver.Grant) {
 		return
 	}
 	defer d.calls.Leave()
-	d.calls.Go(func() { d.repeatRelease(g, detached, func() {}) })
+	d.calls.Go(func() { d.repeatRelease(g, keepDetached, func() {}) })
 }
 
 // Adopt implements driver.Adopter.
@@ -381,13 +380,13 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, reason stri
 	ok, err := queryOne(ctx, d, pgx.RowTo[bool], d.schema.force, key, token)
 	if ok && err == nil && st.Owner != "" && !st.Kept {
 		channel, _, _ := strings.Cut(st.Owner, ".")
-		queryOne(ctx, d, pgx.RowTo[any], d.schema.tell, key, st.Owner, reason, channel, st.Owner+forced+reason) // only a hint, so its error is ignored
+		queryOne(ctx, d, pgx.RowTo[any], d.schema.tell, key, st.Owner, reason, channel, st.Owner+forcedMark+reason) // only a hint, so its error is ignored
 	}
 	return ok, err
 }
 
-// forced separates the owner from the reason in the notification of a force-release.
-const forced = " forced "
+// forcedMark separates the owner from the reason in the notification of a force-release.
+const forcedMark = " forced "
 
 // Alert implements driver.Alerter. The driver begins to listen at its first grant or first wait. Once it
 // listens, it checks whether a lock that it was granted before was force-released meanwhile.
@@ -429,8 +428,8 @@ func (h *holder) ScanText(text pgtype.Text) error {
 	return nil
 }
 
-// view is a row of Inspect and List.
-type view struct {
+// lockView is a row of Inspect and List.
+type lockView struct {
 	Name    string
 	Owner   *string // nil: the lock is free
 	Holder  holder
@@ -440,10 +439,10 @@ type view struct {
 	Waiters int
 }
 
-func (d *Driver) lockStatus(v view) driver.Status {
+func (d *Driver) lockStatus(v lockView) driver.Status {
 	st := driver.Status{Key: v.Name, Waiters: v.Waiters}
 	if v.Owner != nil {
-		st.Held, st.Owner, st.Token, st.Remaining = true, *v.Owner, v.Token, driverkit.Micros(v.Left)
+		st.Held, st.Owner, st.Token, st.Remaining = true, *v.Owner, v.Token, driverkit.FromMicros(v.Left)
 		st.Since = time.UnixMicro(v.Since)
 		if st.Kept = driverkit.IsKept(st.Owner); st.Kept {
 			st.Token = 0
@@ -456,10 +455,10 @@ func (d *Driver) lockStatus(v view) driver.Status {
 
 // Inspect implements driver.Inspector.
 func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error) {
-	v, err := queryOne(ctx, d, pgx.RowToStructByPos[view], d.schema.inspect, key)
+	v, err := queryOne(ctx, d, pgx.RowToStructByPos[lockView], d.schema.inspect, key)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return d.lockStatus(view{Name: key}), nil
+		return d.lockStatus(lockView{Name: key}), nil
 	case err != nil:
 		return driver.Status{Key: key, Nodes: []driver.NodeView{{Node: d.node, Err: err}}}, err
 	}
@@ -474,7 +473,7 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 	defer d.calls.Leave()
 	ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(time.Minute, pace.Alone))
 	defer cancel()
-	r, err := queryRows(ctx, d, pgx.RowToStructByPos[view], d.schema.list, prefix)
+	r, err := queryRows(ctx, d, pgx.RowToStructByPos[lockView], d.schema.list, prefix)
 	for _, v := range r.rows {
 		if !yield(d.lockStatus(v)) {
 			return nil

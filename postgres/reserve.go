@@ -27,14 +27,14 @@ type reserve struct {
 	until time.Time     // guarded by turn: time until which conn stays open
 
 	// dialing receives conn from the attempt that is opening it; nil: there is no attempt. Guarded by turn.
-	dialing chan dialed
+	dialing chan dialResult
 
 	mu  sync.Mutex         // guards cut
 	cut context.CancelFunc // ends the statement that has the turn
 }
 
-// dialed is the outcome of an attempt to open a connection.
-type dialed struct {
+// dialResult is the outcome of an attempt to open a connection.
+type dialResult struct {
 	conn *pgx.Conn
 	err  error
 }
@@ -153,13 +153,13 @@ func (d *Driver) openReserve(ctx context.Context) error {
 	for {
 		earlier := r.dialing != nil
 		if !earlier {
-			result := make(chan dialed, 1)
+			result := make(chan dialResult, 1)
 			r.dialing = result
 			d.calls.Go(func() {
 				ctx, cancel := context.WithTimeout(d.calls.Work, limit)
 				defer cancel()
 				conn, err := d.dialConn(ctx, func(string) {})
-				result <- dialed{conn, err}
+				result <- dialResult{conn, err}
 			})
 		}
 		select {

@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// long is a TTL that does not end within a test.
-const long = fixture.Long
+// endlessTTL is a TTL that does not end within a test.
+const endlessTTL = fixture.LongTTL
 
 // server is shared by all tests; each test has its own schema.
 var (
@@ -48,7 +48,7 @@ func startAlone(t *testing.T, settings ...string) *pgproc.Server {
 		t.Skip("-short starts no servers for one test alone")
 	}
 	s, err := pgproc.Start(t.Context(), settings...)
-	return fixture.Stopped(t, s, err)
+	return fixture.StopAtEnd(t, s, err)
 }
 
 // rig has a schema of the server and the clients that use it.
@@ -110,7 +110,7 @@ func (r *rig) newRelay() *fixture.Link {
 func (r *rig) newDriver() *postgres.Driver {
 	r.Helper()
 	d, err := r.openWith(r.opts)
-	return fixture.Closed(r.Rig, d, err)
+	return fixture.CloseAtEnd(r.Rig, d, err)
 }
 
 func (r *rig) newClient() *holdfast.Client { r.Helper(); return r.Client(r.newDriver()) }
@@ -192,7 +192,7 @@ func withoutCheck(opts postgres.Options) *postgres.Options {
 // migrate creates the tables.
 func (r *rig) migrate(pool *pgxpool.Pool, opts postgres.Options) error {
 	d, err := postgres.New(r.Context(), pool, withoutCheck(opts))
-	r.Must(err)
+	r.NoError(err)
 	defer d.Close()
 	return d.Migrate(r.Context())
 }

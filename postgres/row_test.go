@@ -124,8 +124,8 @@ func TestLockRowLocksRowOrFails(t *testing.T) {
 			t.Errorf("%s: %v", q.sql, err)
 		case q.locked != "":
 			look := r.beginDirect()
-			r.Must(look.QueryRow(t.Context(), r.in("SELECT count(*) FROM holdfast."+q.locked)).Scan(&rows))
-			r.Must(look.QueryRow(t.Context(), r.in("SELECT count(*) FROM (SELECT FROM holdfast."+q.locked+" FOR UPDATE SKIP LOCKED) x")).Scan(&other))
+			r.NoError(look.QueryRow(t.Context(), r.in("SELECT count(*) FROM holdfast."+q.locked)).Scan(&rows))
+			r.NoError(look.QueryRow(t.Context(), r.in("SELECT count(*) FROM (SELECT FROM holdfast."+q.locked+" FOR UPDATE SKIP LOCKED) x")).Scan(&other))
 			if rows != 1 || other != 0 {
 				t.Errorf("%s: another transaction can lock %d of %d rows", q.sql, other, rows)
 			}

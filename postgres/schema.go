@@ -192,19 +192,18 @@ func (s schema) checkVersion(in state) error {
 	return nil
 }
 
-// Migrate makes the tables and functions, or brings them up to date, in one transaction. The
-// driver may be opened with NoCheck for it. Several programs may call it at once, and it does
-// nothing if all is there, but replace functions of another build of the same version if its user
-// owns them. It blocks until the database has answered or ctx ends. It needs to
-// own the schema, or the right to create it, which programs that lock do not need. Errors: ErrUnavailable, ErrAuth
-// and ErrConfig, the last also for a schema of a newer version.
+// Migrate creates the tables and functions, or brings them up to date, in one transaction. Open the driver with
+// NoCheck to call it. Several programs may call it at once. If the schema is up to date, Migrate only replaces
+// functions of another build of the same version, if its user owns them. It blocks until the database has
+// answered or ctx ends. Its user must own the schema or have permission to create it; programs that lock need
+// neither. Errors: ErrUnavailable, ErrAuth and ErrConfig, the last also for a schema of a newer version.
 func (d *Driver) Migrate(ctx context.Context) error {
 	err := pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error { return d.schema.migrate(ctx, tx) })
 	switch {
 	case err == nil:
 		return nil
 	case errorCode(err) == noRights:
-		err = driverkit.Refusal{Err: fmt.Errorf("%w: %w; take a user who owns the schema, or may create it in this database", driver.ErrAuth, err)}
+		err = driverkit.PermanentError{Err: fmt.Errorf("%w: %w; take a user who owns the schema, or may create it in this database", driver.ErrAuth, err)}
 	default:
 		err = d.explainError(ctx, err, false)
 	}

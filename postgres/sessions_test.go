@@ -42,7 +42,7 @@ func newSession(t *testing.T, dsn string, opts postgres.Options) *session {
 	opts.Schema = s.opts.Schema
 	for range 2 {
 		d, err := postgres.Open(t.Context(), dsn, &opts)
-		s.Must(err)
+		s.NoError(err)
 		t.Cleanup(func() { d.Close() })
 		s.clients = append(s.clients, d)
 	}
@@ -93,7 +93,7 @@ func (s *session) notePassed(key string) string {
 	select {
 	case g := <-first:
 		return s.noteGrant(g)
-	case <-s.Within().Done():
+	case <-s.WaitContext().Done():
 		s.Fatal("the first that waits has not been granted the lock")
 		return ""
 	}
@@ -101,7 +101,7 @@ func (s *session) notePassed(key string) string {
 
 // doStep makes request number step on key, by one of the clients, and returns its outcome.
 func (s *session) doStep(step, by int, key string) string {
-	d, ctx := s.clients[by], s.Within()
+	d, ctx := s.clients[by], s.WaitContext()
 	g, held := s.grants[key]
 	if !held {
 		g = driver.Grant{Key: key, Owner: "nobody", TTL: longTTL}
@@ -121,7 +121,7 @@ func (s *session) doStep(step, by int, key string) string {
 		next, waiting := make(chan driver.Grant, 1), len(s.line[key])
 		req.NoWait = false
 		go func() {
-			if got, err := d.Acquire(s.Within(), req); err == nil {
+			if got, err := d.Acquire(s.WaitContext(), req); err == nil {
 				next <- got
 			}
 		}()

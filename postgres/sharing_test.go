@@ -27,9 +27,9 @@ type sharedSessionRelay struct {
 func (r *rig) shareSession() string {
 	r.Helper()
 	session, err := net.Dial("unix", r.socket)
-	r.Must(err)
+	r.NoError(err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	r.Must(err)
+	r.NoError(err)
 	s := &sharedSessionRelay{session: session}
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -96,7 +96,7 @@ func TestSharedSessionPollsAndPreparesNothing(t *testing.T) {
 		t.Run(fmt.Sprint("NoListen ", noListen), func(t *testing.T) {
 			r := startRig(t)
 			d, err := postgres.Open(t.Context(), r.shareSession()+" pool_max_conns=8", &postgres.Options{Schema: r.opts.Schema, NoListen: noListen})
-			fixture.Closed(r.Rig, d, err)
+			fixture.CloseAtEnd(r.Rig, d, err)
 			var mu sync.Mutex
 			var events []driver.NodeEvent
 			c, err := holdfast.New(d, &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) {
@@ -104,9 +104,9 @@ func TestSharedSessionPollsAndPreparesNothing(t *testing.T) {
 				defer mu.Unlock()
 				events = append(events, e)
 			}}})
-			r.Must(err)
+			r.NoError(err)
 			turn := func(key string) {
-				l, err := c.Acquire(r.Within(), key, &holdfast.AcquireOptions{TTL: long})
+				l, err := c.Acquire(r.WaitContext(), key, &holdfast.AcquireOptions{TTL: endlessTTL})
 				if err == nil {
 					err = l.Release(t.Context())
 				}
@@ -125,7 +125,7 @@ func TestSharedSessionPollsAndPreparesNothing(t *testing.T) {
 			}
 			all.Wait()
 			r.Eventually("it polls", func() bool { return d.Nodes()[0].State == driver.NodePolling })
-			r.Must(c.Close()) // no event comes after Close
+			r.NoError(c.Close()) // no event comes after Close
 			if len(events) != 1 || !strings.Contains(events[0].Err.Error(), "share one session") {
 				t.Errorf("events %+v, want one that says that connections share a session", events)
 			}

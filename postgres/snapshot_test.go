@@ -18,10 +18,10 @@ import (
 func (r *rig) beginAt(level pgx.TxIsoLevel) pgx.Tx {
 	r.Helper()
 	tx, err := r.pool.BeginTx(r.Context(), pgx.TxOptions{IsoLevel: level})
-	r.Must(err)
+	r.NoError(err)
 	r.Cleanup(func() { tx.Rollback(context.Background()) })
 	_, err = tx.Exec(r.Context(), "SELECT txid_current_snapshot()")
-	r.Must(err)
+	r.NoError(err)
 	return tx
 }
 
@@ -33,17 +33,17 @@ func TestLockRowReadsLatestRow(t *testing.T) {
 			r.execSQL("CREATE TABLE holdfast.orders AS SELECT 7 AS id; CREATE TABLE holdfast.item (id int)", pgx.QueryExecModeSimpleProtocol)
 			query, id, items := r.in("SELECT id FROM holdfast.orders WHERE id = 7"), 0, 0
 			tx, first := r.beginAt(level), r.beginAt(pgx.ReadCommitted)
-			r.Must(postgres.LockRow(t.Context(), first, query).Scan(&id))
+			r.NoError(postgres.LockRow(t.Context(), first, query).Scan(&id))
 			_, err := first.Exec(t.Context(), r.in("INSERT INTO holdfast.item VALUES (1)"))
-			r.Must(err)
-			r.Must(first.Commit(t.Context()))
+			r.NoError(err)
+			r.NoError(first.Commit(t.Context()))
 			err = postgres.LockRow(t.Context(), tx, query).Scan(&id)
 			if refused {
 				r.checkError(err, driver.ErrInvalid, string(level), "READ COMMITTED")
 				return
 			}
-			r.Must(err)
-			r.Must(tx.QueryRow(t.Context(), r.in("SELECT count(*) FROM holdfast.item")).Scan(&items))
+			r.NoError(err)
+			r.NoError(tx.QueryRow(t.Context(), r.in("SELECT count(*) FROM holdfast.item")).Scan(&items))
 			if items != 1 {
 				t.Errorf("%d items are seen behind the lock, want 1", items)
 			}
@@ -60,45 +60,45 @@ func (c unnoticedLease) Owner() string          { return c.grant.Owner }
 func (unnoticedLease) Context() context.Context { return context.Background() }
 
 // The lease was held when the transaction began, and is over.
-func TestFencedRejectsLeaseThatEndedAfterSnapshot(t *testing.T) {
+func TestFenceTxRejectsLeaseThatEndedAfterSnapshot(t *testing.T) {
 	for name, end := range map[string]func(r *rig, d *postgres.Driver, g driver.Grant){
-		"release": func(r *rig, d *postgres.Driver, g driver.Grant) { r.Must(d.Release(r.Within(), g, 0)) },
+		"release": func(r *rig, d *postgres.Driver, g driver.Grant) { r.NoError(d.Release(r.WaitContext(), g, 0)) },
 		"hand-over": func(r *rig, d *postgres.Driver, g driver.Grant) {
 			other := r.newDriver()
 			got := make(chan error, 1)
 			go func() {
-				_, err := other.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
+				_, err := other.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: endlessTTL})
 				got <- err
 			}()
 			r.Eventually("another waits", func() bool { return r.waiterCount("k") == 1 })
-			r.Must(d.Release(r.Within(), g, 0))
-			r.Must(<-got)
+			r.NoError(d.Release(r.WaitContext(), g, 0))
+			r.NoError(<-got)
 		},
 		"next": func(r *rig, d *postgres.Driver, g driver.Grant) {
-			r.Must(d.Release(r.Within(), g, 0))
-			r.Grant(r.newDriver(), "k", long)
+			r.NoError(d.Release(r.WaitContext(), g, 0))
+			r.AcquireGrant(r.newDriver(), "k", endlessTTL)
 		},
 		"force": func(r *rig, d *postgres.Driver, g driver.Grant) {
-			_, err := r.newDriver().Force(r.Within(), "k", g.Token, "")
-			r.Must(err)
+			_, err := r.newDriver().Force(r.WaitContext(), "k", g.Token, "")
+			r.NoError(err)
 		},
 		"adopt": func(r *rig, _ *postgres.Driver, g driver.Grant) {
-			_, err := r.newDriver().Adopt(r.Within(), g)
-			r.Must(err)
+			_, err := r.newDriver().Adopt(r.WaitContext(), g)
+			r.NoError(err)
 		},
 		"lapse": func(r *rig, d *postgres.Driver, g driver.Grant) {
 			r.execSQL("UPDATE holdfast.lock SET expires = clock_timestamp()")
-			r.Grant(r.newDriver(), "k", long)
+			r.AcquireGrant(r.newDriver(), "k", endlessTTL)
 		},
 	} {
 		for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 			t.Run(name+" "+string(level), func(t *testing.T) {
 				r := startRig(t)
 				d := r.newDriver()
-				g := r.AcquireAdoptable(d, long)
+				g := r.AcquireAdoptable(d, endlessTTL)
 				tx := r.beginAt(level)
 				end(r, d, g)
-				err := d.FenceTx(r.Within(), tx, unnoticedLease{g})
+				err := d.FenceTx(r.WaitContext(), tx, unnoticedLease{g})
 				said, _ := errors.AsType[*pgconn.PgError](err)
 				if !errors.Is(err, holdfast.ErrLost) && (said == nil || said.Code != "40001") {
 					t.Errorf("FenceTx() = %v, want ErrLost, or that the server refuses the snapshot", err)
@@ -113,7 +113,7 @@ func TestEndedTransactionLocksNothing(t *testing.T) {
 	r := startRig(t)
 	r.execSQL("CREATE TABLE holdfast.account AS SELECT 7 AS id")
 	d := r.newDriver()
-	g := r.Grant(d, "k", long)
+	g := r.AcquireGrant(d, "k", endlessTTL)
 	for name, lock := range map[string]func(tx pgx.Tx) error{
 		"LockRow": func(tx pgx.Tx) error {
 			var id int
@@ -122,15 +122,15 @@ func TestEndedTransactionLocksNothing(t *testing.T) {
 		"FenceTx": func(tx pgx.Tx) error { return d.FenceTx(t.Context(), tx, unnoticedLease{g}) },
 	} {
 		tx := r.beginTx()
-		r.Must(lock(tx))
+		r.NoError(lock(tx))
 		_, err := tx.Exec(t.Context(), "COMMIT")
-		r.Must(err)
+		r.NoError(err)
 		if err := lock(tx); !errors.Is(err, pgx.ErrTxClosed) {
 			t.Errorf("%s: %v, want that the transaction is over", name, err)
 		}
 		tx.Rollback(t.Context())
 	}
-	r.Must(d.Release(r.Within(), g, 0))
+	r.NoError(d.Release(r.WaitContext(), g, 0))
 }
 
 // A waiter leaves the turnstile and waits for a notification. A release with an older snapshot is rejected and
@@ -140,12 +140,12 @@ func TestReleaseSeesNewChannelOfWaiter(t *testing.T) {
 	for level, refused := range map[pgx.TxIsoLevel]bool{pgx.ReadCommitted: false, pgx.RepeatableRead: true, pgx.Serializable: true} {
 		t.Run(string(level), func(t *testing.T) {
 			r := startRig(t)
-			g := r.Grant(r.newDriver(), "k", long)
+			g := r.AcquireGrant(r.newDriver(), "k", endlessTTL)
 			ask := func(channel string) {
 				asking := r.beginAt(level)
 				_, err := asking.Exec(t.Context(), r.in("SELECT holdfast.acquire('k', 'waiter', 5000000, '{}', true, $1, 1000000, 8000000)"), channel)
-				r.Must(err)
-				r.Must(asking.Commit(t.Context()))
+				r.NoError(err)
+				r.NoError(asking.Commit(t.Context()))
 			}
 			ask("-CHANNEL")
 			tx := r.beginAt(level)

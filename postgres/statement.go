@@ -80,7 +80,7 @@ func runOnce[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql s
 // as long.
 func closeSocketSoon(conn *pgx.Conn) {
 	socket := conn.PgConn().Conn()
-	time.AfterFunc(pace.Overdue(), func() { socket.Close() })
+	time.AfterFunc(pace.OverdueTime(), func() { socket.Close() })
 }
 
 // sendStatement runs a statement on conn.
@@ -281,7 +281,7 @@ func errorCode(err error) string {
 // explainError returns err with its cause and its fix.
 func (d *Driver) explainError(ctx context.Context, err error, doubt bool) *failure {
 	f := &failure{err: err, doubt: doubt}
-	lasts := func(format string, args ...any) { f.err = driverkit.Refusal{Err: fmt.Errorf(format, args...)} }
+	lasts := func(format string, args ...any) { f.err = driverkit.PermanentError{Err: fmt.Errorf(format, args...)} }
 	switch errorCode(err) {
 	case wrongPassword, wrongUser:
 		lasts("%w: %w; correct user and password", driver.ErrAuth, err)
@@ -310,7 +310,7 @@ func (d *Driver) explainError(ctx context.Context, err error, doubt bool) *failu
 		if strings.HasPrefix(errorCode(err), "9") { // PostgreSQL has no such class; H2 numbers its errors like this
 			lasts(unsupportedText, err)
 		} else if errors.Is(err, errVersion) {
-			f.err = driverkit.Refusal{Err: err}
+			f.err = driverkit.PermanentError{Err: err}
 		} else if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 			f.err = multilineError{err}
 			if mend := connectFix(err); mend != "" {
@@ -336,7 +336,7 @@ func connectFix(err error) string {
 	case strings.Contains(err.Error(), "server refused TLS connection"):
 		return "turn on ssl on the server, or choose another sslmode"
 	}
-	return ofTLS.MendTLS(err.Error())
+	return ofTLS.TLSFix(err.Error())
 }
 
 // tooManyFix is the fix for a server without free connections.

@@ -33,31 +33,31 @@ const (
 	// waiter comes through and waits for the row.
 	passTime = 200 * time.Millisecond
 
-	// maxEars is the default of Options.MaxWaitConns.
-	maxEars = 4
-	// earRest is the time that an idle connection stays open for the next waiter.
-	earRest = 5 * time.Second
-	// earRetry is the pause after a failed attempt to open a connection.
-	earRetry = 5 * time.Second
+	// defaultWaitConns is the default of Options.MaxWaitConns.
+	defaultWaitConns = 4
+	// waitConnRest is the time that an idle connection stays open for the next waiter.
+	waitConnRest = 5 * time.Second
+	// waitConnRetry is the pause after a failed attempt to open a connection.
+	waitConnRetry = 5 * time.Second
 )
 
-// ears has the connections on which waiters of a driver block at turnstiles. A waiter has its session to
+// waitConns has the connections on which waiters of a driver block at turnstiles. A waiter has its session to
 // itself until it has left the turnstile.
-type ears struct {
+type waitConns struct {
 	mu   sync.Mutex // guards the fields below
 	max  int
 	open int // includes connections that are being opened
-	idle []idleEar
+	idle []idleWaitConn
 	off  time.Time // no connection is opened before
 }
 
-type idleEar struct {
+type idleWaitConn struct {
 	conn  *pgx.Conn
 	since time.Time
 }
 
 // isReady reports whether a waiter can get a connection now.
-func (e *ears) isReady() bool {
+func (e *waitConns) isReady() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.idle) > 0 || e.open < e.max && time.Now().After(e.off)
@@ -65,7 +65,7 @@ func (e *ears) isReady() bool {
 
 // takeIdle returns an idle connection. If there is none, it reserves room for a new one; ok is false without
 // room.
-func (e *ears) takeIdle() (conn *pgx.Conn, ok bool) {
+func (e *waitConns) takeIdle() (conn *pgx.Conn, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if n := len(e.idle); n > 0 {
@@ -81,10 +81,10 @@ func (e *ears) takeIdle() (conn *pgx.Conn, ok bool) {
 }
 
 // putBack returns a connection whose session has no turnstile.
-func (e *ears) putBack(conn *pgx.Conn) {
+func (e *waitConns) putBack(conn *pgx.Conn) {
 	e.mu.Lock()
 	if e.max > 0 {
-		e.idle = append(e.idle, idleEar{conn, time.Now()})
+		e.idle = append(e.idle, idleWaitConn{conn, time.Now()})
 		conn = nil
 	}
 	e.mu.Unlock()
@@ -94,7 +94,7 @@ func (e *ears) putBack(conn *pgx.Conn) {
 }
 
 // discardConn closes a connection, which frees the locks of its session.
-func (e *ears) discardConn(conn *pgx.Conn) {
+func (e *waitConns) discardConn(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), pace.CloseTime())
 	defer cancel()
 	conn.Close(ctx)
@@ -104,8 +104,8 @@ func (e *ears) discardConn(conn *pgx.Conn) {
 }
 
 // closeIdle closes connections that have been idle for rest.
-func (e *ears) closeIdle(rest time.Duration) {
-	var old []idleEar
+func (e *waitConns) closeIdle(rest time.Duration) {
+	var old []idleWaitConn
 	e.mu.Lock()
 	for len(e.idle) > 0 && time.Since(e.idle[0].since) >= rest { // in order of last use
 		old, e.idle = append(old, e.idle[0]), e.idle[1:]
@@ -117,15 +117,15 @@ func (e *ears) closeIdle(rest time.Duration) {
 }
 
 // pauseOpening stops the opening of connections for a while.
-func (e *ears) pauseOpening() {
+func (e *waitConns) pauseOpening() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.off = time.Now().Add(earRetry)
+	e.off = time.Now().Add(waitConnRetry)
 }
 
 // noteFailure frees the room of a connection that was not opened. If opening failed, no other is tried for a
 // while; after errNoTurnstile, never again.
-func (e *ears) noteFailure(err error) {
+func (e *waitConns) noteFailure(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.open--
@@ -133,12 +133,12 @@ func (e *ears) noteFailure(err error) {
 	case errors.Is(err, errNoTurnstile):
 		e.max = 0
 	case !errors.Is(err, context.Canceled): // no failure: its wait ended before
-		e.off = time.Now().Add(earRetry)
+		e.off = time.Now().Add(waitConnRetry)
 	}
 }
 
 // close closes the idle connections, and the others when they are put back.
-func (e *ears) close() {
+func (e *waitConns) close() {
 	e.mu.Lock()
 	e.max = 0
 	e.mu.Unlock()
@@ -149,16 +149,16 @@ func (e *ears) close() {
 // outlives its client.
 var errNoTurnstile = errors.New("connections do not lead to sessions of their own")
 
-// earSQL prepares a session for the turnstile. Behind a pooler, which may give the session to another client,
+// waitConnSQL prepares a session for the turnstile. Behind a pooler, which may give the session to another client,
 // it returns no row.
-const earSQL = `SELECT set_config('lock_timeout', $1::text, false), set_config('statement_timeout', '0', false),
+const waitConnSQL = `SELECT set_config('lock_timeout', $1::text, false), set_config('statement_timeout', '0', false),
 	set_config('default_transaction_isolation', 'read committed', false) WHERE pg_backend_pid() = $2::bigint`
 
-// openEar opens a connection for waits at the turnstile.
-func (d *Driver) openEar(ctx context.Context) (conn *pgx.Conn, err error) {
+// openWaitConn opens a connection for waits at the turnstile.
+func (d *Driver) openWaitConn(ctx context.Context) (conn *pgx.Conn, err error) {
 	defer func() {
 		if err != nil {
-			d.ears.noteFailure(err)
+			d.waitConns.noteFailure(err)
 		}
 	}()
 	if conn, err = d.dialConn(ctx, func(string) {}); err != nil {
@@ -171,7 +171,7 @@ func (d *Driver) openEar(ctx context.Context) (conn *pgx.Conn, err error) {
 		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(time.Minute, pace.Alone))
 		defer cancel()
 		var tag pgconn.CommandTag
-		if tag, err = conn.Exec(ctx, earSQL, pgx.QueryExecModeExec, visitTime.String(), int64(pid)); err == nil && tag.RowsAffected() == 0 {
+		if tag, err = conn.Exec(ctx, waitConnSQL, pgx.QueryExecModeExec, visitTime.String(), int64(pid)); err == nil && tag.RowsAffected() == 0 {
 			err = errNoTurnstile
 		}
 	}
@@ -190,11 +190,11 @@ type visit struct {
 	stop  context.CancelFunc // cuts the connection
 	done  chan struct{}      // closed when the wait is over, with an answer or without
 
-	mu    sync.Mutex // guards the fields below
-	conn  *pgx.Conn  // the connection that has sent the statement; nil: not sent, or ended
-	sent  time.Time  // when the statement was sent; zero: not yet
-	ended bool       // nobody waits for the answer: ear must not be set
-	ear   *pgx.Conn  // the connection whose session has the turnstile; nil: none. The visit's owner returns it
+	mu       sync.Mutex // guards the fields below
+	conn     *pgx.Conn  // the connection that has sent the statement; nil: not sent, or ended
+	sent     time.Time  // when the statement was sent; zero: not yet
+	ended    bool       // nobody waits for the answer: waitConn must not be set
+	waitConn *pgx.Conn  // the connection whose session has the turnstile; nil: none. The visit's owner returns it
 
 	// The fields below are for the visit's owner, once done is closed.
 	answer reply[answer]
@@ -259,7 +259,7 @@ func readEntered(row pgx.CollectableRow) (e enterRow, err error) {
 
 // startVisit sends c to the turnstile. It reports whether there was a connection for that.
 func (c *claim) startVisit() bool {
-	conn, ok := c.d.ears.takeIdle()
+	conn, ok := c.d.waitConns.takeIdle()
 	if !ok {
 		return false
 	}
@@ -267,7 +267,7 @@ func (c *claim) startVisit() bool {
 	ctx, stop := context.WithTimeout(c.d.calls.Work, visitTime+pace.RequestTime(c.req.TTL, pace.Alone))
 	v.stop = stop
 	c.visit = v
-	args := []any{c.req.Key, c.owner, driverkit.InMicros(min(c.req.TTL, entryTTL)), c.holder, driverkit.InMicros(grace), driverkit.InMicros(place)}
+	args := []any{c.req.Key, c.owner, driverkit.ToMicros(min(c.req.TTL, entryTTL)), c.holder, driverkit.ToMicros(grace), driverkit.ToMicros(place)}
 	c.d.calls.Go(func() {
 		defer stop()
 		v.run(ctx, c.d, conn, args)
@@ -283,7 +283,7 @@ func (c *claim) startVisit() bool {
 // run waits at the turnstile, on conn or on a connection that it opens.
 func (v *visit) run(ctx context.Context, d *Driver, conn *pgx.Conn, args []any) {
 	if conn == nil {
-		if conn, v.err = d.openEar(ctx); v.err != nil {
+		if conn, v.err = d.openWaitConn(ctx); v.err != nil {
 			return
 		}
 	}
@@ -292,7 +292,7 @@ func (v *visit) run(ctx context.Context, d *Driver, conn *pgx.Conn, args []any) 
 	v.conn, v.sent = conn, time.Now()
 	v.mu.Unlock()
 	if ended {
-		d.ears.putBack(conn)
+		d.waitConns.putBack(conn)
 		return
 	}
 	r, failed := sendStatement(ctx, d, conn, readEntered, d.schema.enter, args)
@@ -307,7 +307,7 @@ func (v *visit) run(ctx context.Context, d *Driver, conn *pgx.Conn, args []any) 
 	ended = v.ended
 	v.conn = nil
 	if through && !ended {
-		v.ear = conn
+		v.waitConn = conn
 	}
 	v.mu.Unlock()
 	if failed != nil {
@@ -315,17 +315,17 @@ func (v *visit) run(ctx context.Context, d *Driver, conn *pgx.Conn, args []any) 
 		if errorCode(failed) == queryCanceled && ended {
 			d.quitTurnstile(ctx, conn) // it may have come through already
 		} else {
-			d.ears.pauseOpening()
-			d.ears.discardConn(conn)
+			d.waitConns.pauseOpening()
+			d.waitConns.discardConn(conn)
 		}
 		return
 	}
 	d.notesCrowd(args[0].(string), !through || *r.rows[0].Blocked)
 	switch {
 	case ended: // a late cancel request would hit the next statement
-		d.ears.discardConn(conn)
+		d.waitConns.discardConn(conn)
 	case !through:
-		d.ears.putBack(conn)
+		d.waitConns.putBack(conn)
 	}
 }
 
@@ -358,15 +358,15 @@ func (d *Driver) forgetCrowds() {
 
 // end ends a wait at the turnstile. It returns the connection that came through, which the caller puts back.
 // known is false if the statement may still be executed.
-func (v *visit) end() (ear *pgx.Conn, known bool) {
+func (v *visit) end() (waitConn *pgx.Conn, known bool) {
 	v.mu.Lock()
 	v.ended = true
-	conn, ear := v.conn, v.ear
+	conn, waitConn := v.conn, v.waitConn
 	v.mu.Unlock()
-	if ear != nil { // even before done is closed
-		return ear, true
+	if waitConn != nil { // even before done is closed
+		return waitConn, true
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), pace.LastWords())
+	ctx, cancel := context.WithTimeout(context.Background(), pace.FinishTime())
 	defer cancel()
 	if conn != nil {
 		conn.PgConn().CancelRequest(ctx) // the statement's answer shows whether it arrived
@@ -385,10 +385,10 @@ func (v *visit) end() (ear *pgx.Conn, known bool) {
 // quitTurnstile leaves the turnstile that conn has or may have, and puts conn back.
 func (d *Driver) quitTurnstile(ctx context.Context, conn *pgx.Conn) {
 	if _, err := sendStatement(ctx, d, conn, pgx.RowTo[any], "SELECT pg_advisory_unlock_all()", nil); err != nil {
-		d.ears.discardConn(conn)
+		d.waitConns.discardConn(conn)
 		return
 	}
-	d.ears.putBack(conn)
+	d.waitConns.putBack(conn)
 }
 
 // quitInBackground calls quitTurnstile in the background. The caller is inside a call.
@@ -400,8 +400,8 @@ func (d *Driver) quitInBackground(conn *pgx.Conn) {
 	})
 }
 
-// passage is a turnstile that a holder keeps.
-type passage struct {
+// heldTurnstile is a turnstile that a holder keeps.
+type heldTurnstile struct {
 	conn  *pgx.Conn
 	timer *time.Timer
 }
@@ -411,7 +411,7 @@ type passage struct {
 func (d *Driver) holdTurnstile(owner string, conn *pgx.Conn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.passages[owner] = passage{conn, time.AfterFunc(passTime, func() {
+	d.passages[owner] = heldTurnstile{conn, time.AfterFunc(passTime, func() {
 		if d.calls.Enter() != nil {
 			return // Close closes the connection
 		}
@@ -441,20 +441,20 @@ func (d *Driver) freeThrough(ctx context.Context, conn *pgx.Conn, g driver.Grant
 	ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(g.TTL, pace.Alone))
 	defer cancel()
 	bury := d.hasLateStatement(g.Owner)
-	if _, err := sendStatement(ctx, d, conn, pgx.RowTo[any], d.schema.leave, []any{g.Key, g.Owner, driverkit.InMicros(keep), bury}); err != nil {
-		d.ears.discardConn(conn)
+	if _, err := sendStatement(ctx, d, conn, pgx.RowTo[any], d.schema.leave, []any{g.Key, g.Owner, driverkit.ToMicros(keep), bury}); err != nil {
+		d.waitConns.discardConn(conn)
 		return false
 	}
-	d.ears.putBack(conn)
+	d.waitConns.putBack(conn)
 	if bury {
 		d.noteDoubt(g.Owner, false)
 	}
 	return true
 }
 
-// closeEars closes the connections for turnstiles. No call is in flight.
-func (d *Driver) closeEars() {
-	d.ears.close()
+// closeWaitConns closes the connections for turnstiles. No call is in flight.
+func (d *Driver) closeWaitConns() {
+	d.waitConns.close()
 	d.mu.Lock()
 	left := d.passages
 	d.passages = nil
@@ -462,7 +462,7 @@ func (d *Driver) closeEars() {
 	var all sync.WaitGroup
 	for _, p := range left {
 		p.timer.Stop()
-		all.Go(func() { d.ears.discardConn(p.conn) })
+		all.Go(func() { d.waitConns.discardConn(p.conn) })
 	}
 	all.Wait()
 }

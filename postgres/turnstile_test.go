@@ -25,7 +25,7 @@ const anEntry = ".enter("
 func (r *rig) openSession() *pgx.Conn {
 	r.Helper()
 	conn, err := r.pool.Acquire(r.Context())
-	r.Must(err)
+	r.NoError(err)
 	own := conn.Hijack()
 	r.Cleanup(func() { own.Close(context.Background()) })
 	return own
@@ -34,8 +34,8 @@ func (r *rig) openSession() *pgx.Conn {
 // execOn runs a statement on a session.
 func (r *rig) execOn(conn *pgx.Conn, sql string, args ...any) {
 	r.Helper()
-	_, err := conn.Exec(r.Within(), r.in(sql), args...)
-	r.Must(err)
+	_, err := conn.Exec(r.WaitContext(), r.in(sql), args...)
+	r.NoError(err)
 }
 
 // atTurnstile returns how many sessions have the turnstile of "k", or, without granted, wait for it.
@@ -48,24 +48,24 @@ func (r *rig) atTurnstile(granted bool) int {
 // Each release lets one waiter through.
 func TestWaitersPassTurnstileInOrder(t *testing.T) {
 	r := startRig(t)
-	g := r.Grant(r.newDriver(), "k", long)
+	g := r.AcquireGrant(r.newDriver(), "k", endlessTTL)
 	blocks := r.openSession() // as a holder that has come through the turnstile would
 	r.execOn(blocks, "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
 	var drivers [3]*postgres.Driver
 	var grants [3]<-chan driver.Grant
 	for i := range drivers {
 		drivers[i] = r.newDriver()
-		grants[i] = fixture.Later(func() driver.Grant { return r.Grant(drivers[i], "k", long) })
+		grants[i] = fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(drivers[i], "k", endlessTTL) })
 		r.Eventually("it has a ticket", func() bool { return r.waiterCount("k") == i+1 })
 	}
 	r.execOn(blocks, "SELECT holdfast.leave('k', $1, 0, false)", g.Owner)
 	for i, next := range grants {
-		own := fixture.Receive(r.Rig, next)
+		own := fixture.AwaitResult(r.Rig, next)
 		if own.Token <= g.Token {
 			t.Errorf("waiter %d has token %d, and the one before %d", i, own.Token, g.Token)
 		}
 		g = own
-		r.Must(drivers[i].Release(r.Within(), g, 0))
+		r.NoError(drivers[i].Release(r.WaitContext(), g, 0))
 	}
 	r.checkCleared()
 }
@@ -74,19 +74,19 @@ func TestWaitersPassTurnstileInOrder(t *testing.T) {
 // while its machine stands still, and is handed the lock all the same: who blocks behind it must not overtake it.
 func TestTimedOutVisitKeepsItsTurn(t *testing.T) {
 	r := startRig(t)
-	g := r.Grant(r.newDriver(), "k", long)
+	g := r.AcquireGrant(r.newDriver(), "k", endlessTTL)
 	blocks, slow := r.openSession(), r.openSession()
 	r.execOn(blocks, "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
 	r.execOn(slow, "SELECT FROM holdfast.acquire('k', 'slow', 10000000, '{}', true, '-', 10000000, 30000000)")
 	r.execOn(slow, "SET lock_timeout = '10ms'")
 	through := new(bool)
-	r.Must(slow.QueryRow(r.Within(), r.in("SELECT o_blocked FROM holdfast.enter('k', 'slow', 10000000, '{}', 10000000, 30000000)")).Scan(&through))
+	r.NoError(slow.QueryRow(r.WaitContext(), r.in("SELECT o_blocked FROM holdfast.enter('k', 'slow', 10000000, '{}', 10000000, 30000000)")).Scan(&through))
 	if through != nil {
 		t.Fatal("it is through the turnstile, which another session has")
 	}
 	r.execOn(blocks, "SELECT holdfast.leave('k', $1, 0, false)", g.Owner)
 	var next *string
-	r.Must(blocks.QueryRow(r.Within(), r.in("SELECT owner FROM holdfast.lock WHERE name = 'k'")).Scan(&next))
+	r.NoError(blocks.QueryRow(r.WaitContext(), r.in("SELECT owner FROM holdfast.lock WHERE name = 'k'")).Scan(&next))
 	if next == nil || *next != "slow" {
 		t.Errorf("the lock was not handed to the oldest ticket but is left to the turnstile (%v)", next)
 	}
@@ -106,13 +106,13 @@ func TestHandOverTakesTwoStatements(t *testing.T) {
 	for range 10 { // the first time it opens a connection
 		before := r.Counts(d)["statement"]
 		for range turns {
-			g := r.Grant(holder, "k", long)
+			g := r.AcquireGrant(holder, "k", endlessTTL)
 			r.execOn(inside, "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
 			d.NoteCrowd("k")
-			next := fixture.Later(func() *holdfast.Lease { return r.Acquire(client, "k", longTTL) })
+			next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(client, "k", longTTL) })
 			r.Eventually("it blocks", func() bool { return r.atTurnstile(false) == 1 })
 			r.execOn(inside, "SELECT holdfast.leave('k', $1, 0, false)", g.Owner)
-			r.Release(fixture.Receive(r.Rig, next))
+			r.Release(fixture.AwaitResult(r.Rig, next))
 		}
 		if sent = r.Counts(d)["statement"] - before; sent < 3*turns {
 			return
@@ -127,15 +127,15 @@ func TestIdleSessionAtTurnstileBlocksNoWaiter(t *testing.T) {
 	r.execOn(r.openSession(), "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
 	holder, waiter := r.newDriver(), r.newDriver()
 	for range 2 {
-		g := r.Grant(holder, "k", long)
-		next := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
+		g := r.AcquireGrant(holder, "k", endlessTTL)
+		next := fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(waiter, "k", endlessTTL) })
 		r.Eventually("it has a ticket", func() bool { return r.waiterCount("k") == 1 })
-		r.Must(holder.Release(r.Within(), g, 0))
-		own := fixture.Receive(r.Rig, next)
+		r.NoError(holder.Release(r.WaitContext(), g, 0))
+		own := fixture.AwaitResult(r.Rig, next)
 		if own.Token <= g.Token {
 			t.Errorf("token %d after %d", own.Token, g.Token)
 		}
-		r.Must(waiter.Release(r.Within(), own, 0))
+		r.NoError(waiter.Release(r.WaitContext(), own, 0))
 	}
 	r.checkCleared()
 }
@@ -144,41 +144,41 @@ func TestIdleSessionAtTurnstileBlocksNoWaiter(t *testing.T) {
 func TestTurnstileWithoutRowGrantsNothing(t *testing.T) {
 	r := startRig(t)
 	holder := r.newDriver()
-	g := r.Grant(holder, "k", long)
+	g := r.AcquireGrant(holder, "k", endlessTTL)
 	for i := range 2 { // two sessions have it, one after the other, as if the first was cut
 		conn := r.openSession()
 		var token *int64
 		var owner string
-		r.Must(conn.QueryRow(r.Within(), r.in("SELECT o_token, o_owner FROM holdfast.enter('k', $1, 10000000, '{}', 1000000, 8000000)"),
+		r.NoError(conn.QueryRow(r.WaitContext(), r.in("SELECT o_token, o_owner FROM holdfast.enter('k', $1, 10000000, '{}', 1000000, 8000000)"),
 			fmt.Sprint("entrant ", i)).Scan(&token, &owner))
 		if token != nil || owner != g.Owner {
 			t.Errorf("entrant %d: token %v, held by %s, want that %s holds it", i, token, owner, g.Owner)
 		}
-		r.Must(conn.Close(t.Context()))
+		r.NoError(conn.Close(t.Context()))
 	}
-	r.Must(holder.Check(r.Within(), g))
+	r.NoError(holder.Check(r.WaitContext(), g))
 }
 
 // After the cut, a release still passes the lock on.
 func TestCutTurnstileEndsNoLease(t *testing.T) {
 	r := startRig(t)
 	holder, middle, last := r.newDriver(), r.newDriver(), r.newDriver()
-	g := r.Grant(holder, "k", long)
-	second := fixture.Later(func() driver.Grant { return r.Grant(middle, "k", long) })
+	g := r.AcquireGrant(holder, "k", endlessTTL)
+	second := fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(middle, "k", endlessTTL) })
 	r.Eventually("it is through", func() bool { return r.atTurnstile(true) == 1 && r.waiterCount("k") == 1 })
-	third := fixture.Later(func() driver.Grant { return r.Grant(last, "k", long) })
+	third := fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(last, "k", endlessTTL) })
 	r.Eventually("another has a ticket", func() bool { return r.waiterCount("k") == 2 })
 	r.execSQL(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND (classid::bigint << 32) + objid::bigint = holdfast.turnstile('k')`)
-	_, err := r.newDriver().Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+	_, err := r.newDriver().Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: endlessTTL, NoWait: true})
 	if !errors.Is(err, driver.ErrHeld) {
 		t.Errorf("Acquire() of another = %v, want ErrHeld", err)
 	}
-	r.Must(holder.Check(r.Within(), g))
-	r.Must(holder.Release(r.Within(), g, 0))
-	g2 := fixture.Receive(r.Rig, second)
-	r.Must(middle.Release(r.Within(), g2, 0))
-	g3 := fixture.Receive(r.Rig, third)
-	r.Must(last.Release(r.Within(), g3, 0))
+	r.NoError(holder.Check(r.WaitContext(), g))
+	r.NoError(holder.Release(r.WaitContext(), g, 0))
+	g2 := fixture.AwaitResult(r.Rig, second)
+	r.NoError(middle.Release(r.WaitContext(), g2, 0))
+	g3 := fixture.AwaitResult(r.Rig, third)
+	r.NoError(last.Release(r.WaitContext(), g3, 0))
 	if g2.Token <= g.Token || g3.Token <= g2.Token {
 		t.Errorf("tokens %d, %d, %d, want them to rise", g.Token, g2.Token, g3.Token)
 	}
@@ -189,14 +189,14 @@ func TestCutTurnstileEndsNoLease(t *testing.T) {
 func TestLateEntryTakesNothing(t *testing.T) {
 	r := startRig(t)
 	holder, waiter := r.newDriver(), r.newDriver()
-	g := r.Grant(holder, "k", long)
+	g := r.AcquireGrant(holder, "k", endlessTTL)
 	pass := r.SendLate(waiter, anEntry, false, func(ctx context.Context) {
-		if _, err := waiter.Acquire(ctx, driver.Request{Key: "k", TTL: long}); !errors.Is(err, context.Canceled) {
+		if _, err := waiter.Acquire(ctx, driver.Request{Key: "k", TTL: endlessTTL}); !errors.Is(err, context.Canceled) {
 			t.Errorf("Acquire() = %v, want that it was cancelled", err)
 		}
 	})
-	r.Must(waiter.Close()) // waits for the release in the background
-	r.Must(holder.Release(r.Within(), g, 0))
+	r.NoError(waiter.Close()) // waits for the release in the background
+	r.NoError(holder.Release(r.WaitContext(), g, 0))
 	pass()
 	r.checkCleared()
 }
@@ -205,12 +205,12 @@ func TestLateEntryTakesNothing(t *testing.T) {
 func TestCancelledWaitLeavesNoMark(t *testing.T) {
 	r := startRig(t)
 	holder, waiter := r.newDriver(), r.newDriver()
-	g := r.Grant(holder, "k", long)
+	g := r.AcquireGrant(holder, "k", endlessTTL)
 	r.execOn(r.openSession(), "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, 1)
 	go func() {
-		_, err := waiter.Acquire(ctx, driver.Request{Key: "k", TTL: long})
+		_, err := waiter.Acquire(ctx, driver.Request{Key: "k", TTL: endlessTTL})
 		failed <- err
 	}()
 	r.Eventually("it blocks at the turnstile", func() bool { return r.atTurnstile(false) == 1 })
@@ -218,11 +218,11 @@ func TestCancelledWaitLeavesNoMark(t *testing.T) {
 	if err := <-failed; !errors.Is(err, context.Canceled) || !errors.Is(err, driver.ErrHeld) {
 		t.Errorf("Acquire() = %v, want that it was cancelled, and who has the lock", err)
 	}
-	r.Must(waiter.Close())
+	r.NoError(waiter.Close())
 	if n := r.atTurnstile(false); n != 0 {
 		t.Errorf("%d sessions wait at the turnstile", n)
 	}
-	r.Must(holder.Release(r.Within(), g, 0))
+	r.NoError(holder.Release(r.WaitContext(), g, 0))
 	r.checkCleared()
 }
 
@@ -230,7 +230,7 @@ func TestCancelledWaitLeavesNoMark(t *testing.T) {
 func TestTicketAtTurnstileLapsesSoon(t *testing.T) {
 	r := startRig(t)
 	holder, waiter := r.newDriver(), r.newDriver()
-	g := r.Grant(holder, "k", long)
+	g := r.AcquireGrant(holder, "k", endlessTTL)
 	r.execOn(r.openSession(), "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
 	r.execSQL("CREATE TABLE holdfast.noted (stands float)")
 	r.execSQL(`CREATE FUNCTION holdfast.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -240,14 +240,14 @@ func TestTicketAtTurnstileLapsesSoon(t *testing.T) {
 	r.execSQL("CREATE TRIGGER note BEFORE INSERT OR UPDATE ON holdfast.ticket FOR EACH ROW WHEN (NEW.channel LIKE '-%') EXECUTE FUNCTION holdfast.note()")
 	longest := 0   // in ms
 	for range 20 { // on a busy machine a waiter may leave the turnstile before it writes its ticket
-		got := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
+		got := fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(waiter, "k", endlessTTL) })
 		r.Eventually("it has a ticket", func() bool { return r.waiterCount("k") == 1 })
-		r.Must(holder.Release(r.Within(), g, 0))
-		r.Must(waiter.Release(r.Within(), fixture.Receive(r.Rig, got), 0))
+		r.NoError(holder.Release(r.WaitContext(), g, 0))
+		r.NoError(waiter.Release(r.WaitContext(), fixture.AwaitResult(r.Rig, got), 0))
 		if longest = r.countRows("SELECT coalesce(max(stands), 0)::int FROM holdfast.noted"); longest > 0 {
 			break
 		}
-		g = r.Grant(holder, "k", long)
+		g = r.AcquireGrant(holder, "k", endlessTTL)
 	}
 	if longest <= 0 || longest > 3000 {
 		t.Errorf("the ticket of a waiter that blocks stands for %d ms, want 3 s at most", longest)
@@ -259,18 +259,18 @@ func TestTicketAtTurnstileLapsesSoon(t *testing.T) {
 func TestAbandonedWaitLeavesTurnstile(t *testing.T) {
 	r := startRig(t)
 	holder, waiter := r.newDriver(), r.newDriver()
-	g := r.Grant(holder, "k", long)
+	g := r.AcquireGrant(holder, "k", endlessTTL)
 	blocks := r.openSession()
 	r.execOn(blocks, "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
-	r.Must(waiter.GiveUpAsItComesThrough("k", func() {
+	r.NoError(waiter.AbandonAfterGrant("k", func() {
 		r.Eventually("it blocks", func() bool { return r.atTurnstile(false) == 1 })
 		r.execOn(blocks, "SELECT pg_advisory_unlock_all()")
 	}))
 	r.Eventually("its connection is closed", func() bool {
-		waiter.RestWaitConns()
+		waiter.CloseIdleWaitConns()
 		return waiter.WaitConns() == 0 && r.atTurnstile(true) == 0
 	})
-	r.Must(holder.Release(r.Within(), g, 0))
+	r.NoError(holder.Release(r.WaitContext(), g, 0))
 	r.checkCleared()
 }
 
@@ -279,20 +279,20 @@ func TestAbandonedWaitLeavesTurnstile(t *testing.T) {
 func TestGrantOfFormerOwnerIsNotUsed(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
-	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0)) // creates the row
+	r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", endlessTTL), 0)) // creates the row
 	var forced int64
-	g, err := d.TryUnderNewName(r.Within(), "k", func(token int64) {
+	g, err := d.TryUnderNewName(r.WaitContext(), "k", func(token int64) {
 		forced = token
 		if r.countRows("SELECT holdfast.force('k', $1)::int", token) != 1 {
 			t.Error("it does not have the lock")
 		}
 	})
-	r.Must(err)
+	r.NoError(err)
 	if g.Token <= forced {
 		t.Errorf("token %d, which was taken away with %d", g.Token, forced)
 	}
-	r.Must(d.Check(r.Within(), g))
-	r.Must(d.Release(r.Within(), g, 0))
+	r.NoError(d.Check(r.WaitContext(), g))
+	r.NoError(d.Release(r.WaitContext(), g, 0))
 	r.checkCleared()
 }
 
@@ -301,29 +301,29 @@ func TestTicketPrecedesTurnstile(t *testing.T) {
 	r := startRig(t)
 	r.opts.NoListen = true
 	holder, polls := r.newDriver(), r.newDriver()
-	g := r.Grant(holder, "k", long)
-	next := fixture.Later(func() driver.Grant { return r.Grant(polls, "k", long) })
+	g := r.AcquireGrant(holder, "k", endlessTTL)
+	next := fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(polls, "k", endlessTTL) })
 	r.Eventually("it polls", func() bool { return r.waiterCount("k") == 1 })
 	conn := r.openSession()
 	tx, err := conn.Begin(t.Context())
-	r.Must(err)
+	r.NoError(err)
 	_, err = tx.Exec(t.Context(), r.in("SELECT holdfast.leave('k', $1, 0, false)"), g.Owner)
-	r.Must(err)
+	r.NoError(err)
 	var token *int64
-	r.Must(tx.QueryRow(t.Context(), r.in("SELECT o_token FROM holdfast.enter('k', 'entrant', 10000000, '{}', 1000000, 8000000)")).Scan(&token))
+	r.NoError(tx.QueryRow(t.Context(), r.in("SELECT o_token FROM holdfast.enter('k', 'entrant', 10000000, '{}', 1000000, 8000000)")).Scan(&token))
 	if token != nil {
 		t.Error("who came later has the lock")
 	}
-	r.Must(tx.Commit(t.Context()))
-	r.Must(polls.Release(r.Within(), fixture.Receive(r.Rig, next), 0))
+	r.NoError(tx.Commit(t.Context()))
+	r.NoError(polls.Release(r.WaitContext(), fixture.AwaitResult(r.Rig, next), 0))
 }
 
 // No newcomer takes the lock from waiters at the turnstile. If nobody waits, a newcomer takes it at once.
 func TestReleaseKeepsLockForTurnstile(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
-	g := r.Grant(d, "k", long)
-	r.Must(d.Release(r.Within(), g, 0))
+	g := r.AcquireGrant(d, "k", endlessTTL)
+	r.NoError(d.Release(r.WaitContext(), g, 0))
 	conn := r.openSession()
 	const free = "UPDATE holdfast.lock SET owner = NULL, expires = clock_timestamp() + interval '900 milliseconds'; "
 	const ask = "SELECT o_token IS NOT NULL FROM holdfast.acquire('k', 'newcomer', 10000000, '{}', false, NULL, 1000000, 8000000)"
@@ -335,7 +335,7 @@ func TestReleaseKeepsLockForTurnstile(t *testing.T) {
 			r.Eventually("it has gone", func() bool { return r.atTurnstile(true) == 0 })
 		}
 		results, err := conn.PgConn().Exec(t.Context(), r.in(free+ask)).ReadAll()
-		r.Must(err)
+		r.NoError(err)
 		if took := string(results[1].Rows[0][0]) == "t"; took == crowd {
 			t.Errorf("with somebody at the turnstile (%v) a newcomer takes the lock: %v", crowd, took)
 		}
@@ -347,11 +347,11 @@ func TestReleaseKeepsLockForTurnstile(t *testing.T) {
 func TestAbandonedTurnstileLeavesLockFree(t *testing.T) {
 	r := startRig(t)
 	d, other := r.newDriver(), r.newDriver()
-	g := r.Grant(d, "k", long)
+	g := r.AcquireGrant(d, "k", endlessTTL)
 	r.execOn(r.openSession(), "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
-	forced, err := other.Force(r.Within(), "k", g.Token, "by a test")
-	r.Must(err)
-	got, err := other.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+	forced, err := other.Force(r.WaitContext(), "k", g.Token, "by a test")
+	r.NoError(err)
+	got, err := other.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: endlessTTL, NoWait: true})
 	if !forced || err != nil || got.Token <= g.Token {
 		t.Errorf("forced: %v; then %+v, %v; want the lock", forced, got, err)
 	}
@@ -366,8 +366,8 @@ func TestWaitConnectionsAreBounded(t *testing.T) {
 	var got []<-chan driver.Grant
 	for i := range 8 {
 		key := fmt.Sprint("k", i)
-		held = append(held, r.Grant(holder, key, long))
-		got = append(got, fixture.Later(func() driver.Grant { return r.Grant(waiter, key, long) }))
+		held = append(held, r.AcquireGrant(holder, key, endlessTTL))
+		got = append(got, fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(waiter, key, endlessTTL) }))
 	}
 	most := 0
 	r.Eventually("all wait", func() bool {
@@ -378,12 +378,12 @@ func TestWaitConnectionsAreBounded(t *testing.T) {
 		t.Errorf("%d connections are at turnstiles, want 2 at most", most)
 	}
 	for i, g := range held {
-		r.Must(holder.Release(r.Within(), g, 0))
-		r.Must(waiter.Release(r.Within(), fixture.Receive(r.Rig, got[i]), 0))
+		r.NoError(holder.Release(r.WaitContext(), g, 0))
+		r.NoError(waiter.Release(r.WaitContext(), fixture.AwaitResult(r.Rig, got[i]), 0))
 	}
-	waiter.RestWaitConns()
+	waiter.CloseIdleWaitConns()
 	r.Eventually("the connections are closed", func() bool {
-		waiter.RestWaitConns()
+		waiter.CloseIdleWaitConns()
 		return waiter.WaitConns() == 0
 	})
 }
@@ -393,14 +393,14 @@ func TestGrantAtTurnstileIsShortUntilConfirmed(t *testing.T) {
 	for _, renews := range []bool{true, false} {
 		t.Run(fmt.Sprint("renews ", renews), func(t *testing.T) {
 			r := startRig(t)
-			holder := r.Grant(r.newDriver(), "k", longTTL)
+			holder := r.AcquireGrant(r.newDriver(), "k", longTTL)
 			conn := r.openSession()
 			r.execOn(conn, "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
 			d := r.newDriver()
-			got := fixture.Later(func() (g driver.Grant) {
+			got := fixture.RunAsync(func() (g driver.Grant) {
 				var err error
-				g, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: longTTL, WillRenew: renews})
-				r.Must(err)
+				g, err = d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: longTTL, WillRenew: renews})
+				r.NoError(err)
 				return g
 			})
 			r.Eventually("it blocks", func() bool { return r.atTurnstile(false) == 1 && r.waiterCount("k") == 1 })
@@ -413,11 +413,11 @@ func TestGrantAtTurnstileIsShortUntilConfirmed(t *testing.T) {
 				t.Errorf("the lock stands for %v before it is confirmed", left)
 			}
 			r.linkOf(d).Resume()
-			g := fixture.Receive(r.Rig, got)
-			if !renews && r.timeLeft() < long {
+			g := fixture.AwaitResult(r.Rig, got)
+			if !renews && r.timeLeft() < endlessTTL {
 				t.Errorf("the lock stands for %v, and nobody renews it", r.timeLeft())
 			}
-			r.Must(d.Release(r.Within(), g, 0))
+			r.NoError(d.Release(r.WaitContext(), g, 0))
 		})
 	}
 }
@@ -426,11 +426,11 @@ func TestGrantAtTurnstileIsShortUntilConfirmed(t *testing.T) {
 func TestAdoptionSetsSince(t *testing.T) {
 	r := startRig(t)
 	d, heir := r.newDriver(), r.newDriver()
-	g := r.AcquireAdoptable(d, long)
+	g := r.AcquireAdoptable(d, endlessTTL)
 	r.execSQL("UPDATE holdfast.lock SET since = since - interval '1 hour'")
-	_, err := heir.Adopt(r.Within(), g)
-	r.Must(err)
-	_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+	_, err := heir.Adopt(r.WaitContext(), g)
+	r.NoError(err)
+	_, err = d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: endlessTTL, NoWait: true})
 	held, ok := errors.AsType[*driver.HeldError](err)
 	if !ok || time.Since(held.Since) > 30*time.Minute { // clock: the hold was set back by an hour
 		t.Errorf("Acquire() = %v since %v, want it held since the adoption", err, held.Since)
@@ -473,9 +473,9 @@ func TestFunctionsInSQLAreInlined(t *testing.T) {
 	}
 	for name, call := range calls {
 		rows, err := r.pool.Query(t.Context(), r.in("EXPLAIN (VERBOSE) "+call))
-		r.Must(err)
+		r.NoError(err)
 		plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		r.Must(err)
+		r.NoError(err)
 		if text := strings.Join(plan, "\n"); strings.Contains(text, name+"(") || strings.Contains(text, "Function Scan") {
 			t.Errorf("%s is called:\n%s", name, text)
 		}

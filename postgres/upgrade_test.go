@@ -22,7 +22,7 @@ import (
 func (r *rig) runScript(file string) {
 	r.Helper()
 	text, err := os.ReadFile(file)
-	r.Must(err)
+	r.NoError(err)
 	r.execSQL(strings.ReplaceAll(string(text), "EXISTS holdfast;", "EXISTS "+strings.TrimSuffix(r.in("holdfast."), ".")+";"), pgx.QueryExecModeSimpleProtocol)
 }
 
@@ -31,7 +31,7 @@ func (r *rig) runScript(file string) {
 func (r *rig) olderClient() *holdfast.Client {
 	r.Helper()
 	d, err := r.openWith(*withoutCheck(r.opts))
-	fixture.Closed(r.Rig, d, err).AnyVersion()
+	fixture.CloseAtEnd(r.Rig, d, err).AnyVersion()
 	return r.Client(d)
 }
 
@@ -49,10 +49,10 @@ func testMigration(t *testing.T, version string) {
 	r.runScript("testdata/version-" + version + ".sql")
 	r.checkRejected(server.DSN(), &r.opts, driver.ErrUnavailable, "version "+version, "version 4", "Migrate")
 
-	held := r.Acquire(r.olderClient(), "held", 6*brief) // and renews it
+	held := r.Acquire(r.olderClient(), "held", 6*shortTTL) // and renews it
 	var inside atomic.Int32
 	turn := func(c *holdfast.Client) {
-		l := r.Acquire(c, "k", long)
+		l := r.Acquire(c, "k", endlessTTL)
 		if n := inside.Add(1); n != 1 {
 			t.Errorf("%d holders", n)
 		}
@@ -86,7 +86,7 @@ func testMigration(t *testing.T, version string) {
 			for range 10 {
 				turn(c)
 			}
-			if _, err := c.TryAcquire(r.Within(), "held", nil); err == nil {
+			if _, err := c.TryAcquire(r.WaitContext(), "held", nil); err == nil {
 				t.Error("a client of the new version got what one of the old version has")
 			}
 		})
@@ -94,7 +94,7 @@ func testMigration(t *testing.T, version string) {
 	rest.Wait()
 	over.Store(true)
 	load.Wait()
-	r.Renewed(held, 1)
+	r.AwaitRenewals(held, 1)
 	if err := held.Context().Err(); err != nil {
 		t.Errorf("the lease of the old version: %v", err)
 	}
@@ -106,10 +106,10 @@ func testMigration(t *testing.T, version string) {
 func TestRunningProgramAcceptsNewerTables(t *testing.T) {
 	r := startRig(t)
 	c := r.newClient()
-	l := r.Acquire(c, "k", long)
+	l := r.Acquire(c, "k", endlessTTL)
 	r.execSQL("UPDATE holdfast.version SET version = 1000")
-	r.Must(l.Extend(r.Within(), long))
-	r.Release(r.Acquire(c, "another", long), l)
+	r.NoError(l.Extend(r.WaitContext(), endlessTTL))
+	r.Release(r.Acquire(c, "another", endlessTTL), l)
 }
 
 // The files differ only in the name of the schema.

@@ -26,10 +26,10 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/server"
 )
 
-const secret = "hunter2-s3cret"
+const secretPassword = "hunter2-s3cret"
 
-// rights are the permissions in docs/operations.md. No others are needed.
-var rights = []string{
+// permissions are the permissions in docs/operations.md. No others are needed.
+var permissions = []string{
 	"+auth", "+hello", "+client|setname", "+ping", "+info", "+time",
 	"+script|load", "+evalsha",
 	"+get", "+set", "+del", "+exists", "+incrby", "+pexpire", "+pttl",
@@ -38,7 +38,7 @@ var rights = []string{
 }
 
 func aclUser(name string, commands ...string) string {
-	return fmt.Sprintf("%s on >%s resetkeys ~lock:* ~holdfast:* resetchannels &holdfast:wake:* -@all %s", name, secret, strings.Join(commands, " "))
+	return fmt.Sprintf("%s on >%s resetkeys ~lock:* ~holdfast:* resetchannels &holdfast:wake:* -@all %s", name, secretPassword, strings.Join(commands, " "))
 }
 
 // startLockers starts a server with one user, who may run the given commands, and two clients that log in as
@@ -46,7 +46,7 @@ func aclUser(name string, commands ...string) string {
 func startLockers(t *testing.T, commands ...string) (r *rig, c, other *holdfast.Client, events <-chan driver.NodeEvent) {
 	t.Helper()
 	r = startWith(t, &redisproc.Options{ACL: []string{aclUser("locker", commands...)}})
-	opts := &redis.Options{Username: "locker", Password: secret}
+	opts := &redis.Options{Username: "locker", Password: secretPassword}
 	told := make(chan driver.NodeEvent, 100)
 	hooks := &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { told <- e }}}
 	return r, r.clientOf(r.openDriver(r.nodes(), opts), hooks), r.clientOf(r.openDriver(r.nodes(), opts), nil), told
@@ -58,7 +58,7 @@ func TestOperationsPageListsPermissions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "~lock:* ~holdfast:* resetchannels &holdfast:wake:* -@all " + strings.Join(rights, " ")
+	want := "~lock:* ~holdfast:* resetchannels &holdfast:wake:* -@all " + strings.Join(permissions, " ")
 	if !strings.Contains(strings.Join(strings.Fields(strings.ReplaceAll(string(text), "\\\n", " ")), " "), want) {
 		t.Errorf("docs/operations.md does not have the ACL line %q", want)
 	}
@@ -72,18 +72,18 @@ func TestTenantsOfSecurityPageAreIsolated(t *testing.T) {
 	}
 	_, acl, found := strings.Cut(string(page), "ACL SETUSER ")
 	acl, _, _ = strings.Cut(acl, "```")
-	acl = strings.Join(strings.Fields(strings.ReplaceAll(strings.ReplaceAll(acl, "\\\n", " "), "PASSWORD", secret)), " ")
+	acl = strings.Join(strings.Fields(strings.ReplaceAll(strings.ReplaceAll(acl, "\\\n", " "), "PASSWORD", secretPassword)), " ")
 	if !found {
 		t.Fatal("docs/security.md has no ACL for tenants")
 	}
 	r := startWith(t, &redisproc.Options{ACL: []string{acl, strings.ReplaceAll(acl, "billing", "orders")}})
 	tenant := func(name string) *holdfast.Client {
-		return r.clientOf(r.openDriver(r.nodes(), &redis.Options{Username: name, Password: secret, Prefix: name + ":lock:"}), nil)
+		return r.clientOf(r.openDriver(r.nodes(), &redis.Options{Username: name, Password: secretPassword, Prefix: name + ":lock:"}), nil)
 	}
 	billing, next, orders := tenant("billing"), tenant("billing"), tenant("orders")
 	theirs := r.acquire(orders, "k", &holdfast.AcquireOptions{TTL: longTTL})
 	l := r.acquire(billing, "k", &holdfast.AcquireOptions{TTL: longTTL})
-	waits := fixture.Later(func() *holdfast.Lease { return r.acquire(next, "k", nil) })
+	waits := fixture.RunAsync(func() *holdfast.Lease { return r.acquire(next, "k", nil) })
 	r.awaitWaiters(billing, "k", 1)
 	r.release(l)
 	r.release(<-waits)
@@ -96,7 +96,7 @@ func TestTenantsOfSecurityPageAreIsolated(t *testing.T) {
 	}
 	defer conn.Close()
 	raw := resp.NewConn(conn)
-	if _, err := server.Ask(raw, []string{"AUTH", "billing", secret}); err != nil {
+	if _, err := server.Ask(raw, []string{"AUTH", "billing", secretPassword}); err != nil {
 		t.Fatal(err)
 	}
 	for _, cmd := range [][]string{
@@ -114,7 +114,7 @@ func TestTenantsOfSecurityPageAreIsolated(t *testing.T) {
 		{"CONFIG", "GET", "*"},
 		{"CLIENT", "LIST"},
 	} {
-		if _, err := server.Ask(raw, cmd); err == nil || !server.LacksRight(err.Error()) {
+		if _, err := server.Ask(raw, cmd); err == nil || !server.LacksPermission(err.Error()) {
 			t.Errorf("%q = %v, want a right that is missing", cmd, err)
 		}
 	}
@@ -125,7 +125,7 @@ func TestTenantsOfSecurityPageAreIsolated(t *testing.T) {
 }
 
 func TestUserWithMinimalPermissionsCanLock(t *testing.T) {
-	r, c, other, events := startLockers(t, rights...)
+	r, c, other, events := startLockers(t, permissions...)
 	for range 3 {
 		l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL})
 		next := make(chan error)
@@ -192,18 +192,18 @@ func (r *rig) awaitWaiters(c *holdfast.Client, key string, n int) {
 // A missing permission is reported when the driver is opened, not when the first lock is released.
 func TestOpenNamesMissingPermission(t *testing.T) {
 	var users []string
-	for i := range rights {
-		less := append(append([]string(nil), rights[:i]...), rights[i+1:]...)
+	for i := range permissions {
+		less := append(append([]string(nil), permissions[:i]...), permissions[i+1:]...)
 		users = append(users, aclUser(fmt.Sprintf("user%d", i), less...))
 	}
-	users = append(users, strings.Replace(aclUser("nofence", rights...), "~holdfast:*", "~holdfast:set ~holdfast:queue:* ~holdfast:client:*", 1))
-	users = append(users, strings.Replace(aclUser("nolock", rights...), "~lock:*", "", 1))
+	users = append(users, strings.Replace(aclUser("nofence", permissions...), "~holdfast:*", "~holdfast:set ~holdfast:queue:* ~holdfast:client:*", 1))
+	users = append(users, strings.Replace(aclUser("nolock", permissions...), "~lock:*", "", 1))
 	r := startWith(t, &redisproc.Options{ACL: users})
 	addr := r.servers[0].Addr()
-	for i, right := range rights {
+	for i, right := range permissions {
 		name := strings.TrimPrefix(right, "+")
 		command, _, _ := strings.Cut(name, "|")
-		opts := &redis.Options{Username: fmt.Sprintf("user%d", i), Password: secret}
+		opts := &redis.Options{Username: fmt.Sprintf("user%d", i), Password: secretPassword}
 		switch name {
 		case "auth", "hello", "ping", "client|setname", "publish", "pubsub|numsub", "subscribe", "unsubscribe":
 			continue // tested below
@@ -223,27 +223,27 @@ func TestOpenNamesMissingPermission(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"nofence", "nolock"} {
-		r.checkRejected(r.nodes(), &redis.Options{Username: name, Password: secret}, driver.ErrAuth, addr, "key", "docs/operations.md")
+		r.checkRejected(r.nodes(), &redis.Options{Username: name, Password: secretPassword}, driver.ErrAuth, addr, "key", "docs/operations.md")
 	}
 }
 
 func TestPasswordOpensEachKindOfServer(t *testing.T) {
-	r := startWith(t, &redisproc.Options{Password: secret})
+	r := startWith(t, &redisproc.Options{Password: secretPassword})
 	addr := r.servers[0].Addr()
 	r.checkRejected(r.nodes(), nil, driver.ErrAuth, addr, "asks for a password", "give user and password")
-	r.checkRejected(r.nodes(), &redis.Options{Password: "wrong-" + secret}, driver.ErrAuth, addr, "correct user and password")
-	r.checkRejected(r.nodes(), &redis.Options{Username: "nobody", Password: secret}, driver.ErrAuth, addr, "correct user and password")
-	for _, opts := range []redis.Options{{Password: secret}, {Username: "default", Password: secret}} {
+	r.checkRejected(r.nodes(), &redis.Options{Password: "wrong-" + secretPassword}, driver.ErrAuth, addr, "correct user and password")
+	r.checkRejected(r.nodes(), &redis.Options{Username: "nobody", Password: secretPassword}, driver.ErrAuth, addr, "correct user and password")
+	for _, opts := range []redis.Options{{Password: secretPassword}, {Username: "default", Password: secretPassword}} {
 		c := r.clientOf(r.openDriver(r.nodes(), &opts), nil)
 		r.release(r.acquire(c, "k", nil))
 	}
 	// A node's own password replaces the password in the options.
-	node := redis.Node{Addr: addr, Password: secret}
+	node := redis.Node{Addr: addr, Password: secretPassword}
 	c := r.clientOf(r.openDriver([]redis.Node{node}, &redis.Options{Password: "wrong"}), nil)
 	r.release(r.acquire(c, "k", nil))
 
 	open := redistest.Start(t, nil)
-	d, err := r.open([]redis.Node{{Addr: open.Addr()}}, &redis.Options{Password: secret})
+	d, err := r.open([]redis.Node{{Addr: open.Addr()}}, &redis.Options{Password: secretPassword})
 	if err == nil {
 		d.Close()
 	} else {
@@ -252,17 +252,17 @@ func TestPasswordOpensEachKindOfServer(t *testing.T) {
 }
 
 func TestErrorsHidePasswords(t *testing.T) {
-	r := startWith(t, &redisproc.Options{Password: secret})
+	r := startWith(t, &redisproc.Options{Password: secretPassword})
 	addr := r.servers[0].Addr()
 	host, port, _ := net.SplitHostPort(addr)
 	var shown []error
 	for _, url := range []string{
-		"redis://:wrong-" + secret + "@" + addr, "redis://user:" + secret + "@" + addr, "redis://:" + secret + "@" + addr + "/notanumber",
-		"redis://:" + secret + "%zz@" + addr, "redis://:" + secret + "@" + addr + "?bogus=1", "redis://:" + secret + "@" + addr + "," + addr,
-		"redis://:" + secret + "@" + host + ":99999", "redis://:" + secret + "@", "redlock://:" + secret + "@" + addr + "," + addr, "redis://:" + secret + "/x@" + addr,
-		"redis://:" + secret + "?x@" + addr, "redis://:" + secret + "#x@" + addr, "http://:" + secret + "@" + addr, ":" + secret + "@" + addr,
-		"redis://:" + secret + "@" + host + ":" + port + "?ca=/no/such/file", "rediss://:" + secret + "@" + addr, "redis://" + secret + "@" + addr,
-		"redis://:a@b," + secret + "@" + addr, "redis://:" + secret + "\x00@" + addr, "redis://:" + secret + "@[" + addr,
+		"redis://:wrong-" + secretPassword + "@" + addr, "redis://user:" + secretPassword + "@" + addr, "redis://:" + secretPassword + "@" + addr + "/notanumber",
+		"redis://:" + secretPassword + "%zz@" + addr, "redis://:" + secretPassword + "@" + addr + "?bogus=1", "redis://:" + secretPassword + "@" + addr + "," + addr,
+		"redis://:" + secretPassword + "@" + host + ":99999", "redis://:" + secretPassword + "@", "redlock://:" + secretPassword + "@" + addr + "," + addr, "redis://:" + secretPassword + "/x@" + addr,
+		"redis://:" + secretPassword + "?x@" + addr, "redis://:" + secretPassword + "#x@" + addr, "http://:" + secretPassword + "@" + addr, ":" + secretPassword + "@" + addr,
+		"redis://:" + secretPassword + "@" + host + ":" + port + "?ca=/no/such/file", "rediss://:" + secretPassword + "@" + addr, "redis://" + secretPassword + "@" + addr,
+		"redis://:a@b," + secretPassword + "@" + addr, "redis://:" + secretPassword + "\x00@" + addr, "redis://:" + secretPassword + "@[" + addr,
 	} {
 		d, err := redis.Open(t.Context(), url, nil)
 		if err == nil {
@@ -272,13 +272,13 @@ func TestErrorsHidePasswords(t *testing.T) {
 		}
 		shown = append(shown, err)
 	}
-	d := r.openDriver(r.nodes(), &redis.Options{Password: secret})
+	d := r.openDriver(r.nodes(), &redis.Options{Password: secretPassword})
 	c := r.clientOf(d, nil)
 	r.do(0, "CONFIG", "SET", "requirepass", "another")
 	r.servers[0].Kill()
 	_, err := c.TryAcquire(t.Context(), "k", nil)
 	for _, err := range append(shown, err) {
-		if strings.Contains(err.Error(), secret) || strings.Contains(fmt.Sprintf("%+v %#v", err, err), secret) {
+		if strings.Contains(err.Error(), secretPassword) || strings.Contains(fmt.Sprintf("%+v %#v", err, err), secretPassword) {
 			t.Errorf("%q shows the password", err)
 		}
 	}
@@ -286,14 +286,14 @@ func TestErrorsHidePasswords(t *testing.T) {
 
 // The password in the file may be replaced, and one password is used per connection.
 func TestPasswordFileIsReadForEachConnection(t *testing.T) {
-	r := startWith(t, &redisproc.Options{ACL: []string{aclUser("app", rights...)}})
+	r := startWith(t, &redisproc.Options{ACL: []string{aclUser("app", permissions...)}})
 	file := filepath.Join(t.TempDir(), "password")
 	write := func(text string) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	write(secret + "\n")
+	write(secretPassword + "\n")
 	at := "redis://app@" + r.servers[0].Addr() + "?passwordfile="
 	d, err := redis.Open(t.Context(), at+url.QueryEscape(file), nil)
 	if err != nil {
@@ -306,15 +306,15 @@ func TestPasswordFileIsReadForEachConnection(t *testing.T) {
 	r.do(0, "CLIENT", "KILL", "USER", "app")
 	r.eventually("a connection with the new password", func() bool { return l.Extend(t.Context(), longTTL) == nil })
 	r.release(l)
-	for _, refused := range []string{at + "/no/such/file", strings.Replace(at, "app@", "app:"+secret+"@", 1) + url.QueryEscape(file)} {
-		if _, err := redis.Open(t.Context(), refused, nil); !errors.Is(err, holdfast.ErrInvalid) || strings.Contains(err.Error(), secret) {
+	for _, refused := range []string{at + "/no/such/file", strings.Replace(at, "app@", "app:"+secretPassword+"@", 1) + url.QueryEscape(file)} {
+		if _, err := redis.Open(t.Context(), refused, nil); !errors.Is(err, holdfast.ErrInvalid) || strings.Contains(err.Error(), secretPassword) {
 			t.Errorf("%s: %v", refused, err)
 		}
 	}
 }
 
 func TestCredentialsAreRequestedForEachConnection(t *testing.T) {
-	r := startWith(t, &redisproc.Options{ACL: []string{aclUser("old", rights...), aclUser("new", rights...)}})
+	r := startWith(t, &redisproc.Options{ACL: []string{aclUser("old", permissions...), aclUser("new", permissions...)}})
 	var name atomic.Value
 	name.Store("old")
 	var asked atomic.Int32
@@ -325,7 +325,7 @@ func TestCredentialsAreRequestedForEachConnection(t *testing.T) {
 			if addr != r.servers[0].Addr() {
 				return "", "", fmt.Errorf("asked for %s", addr)
 			}
-			return name.Load().(string), secret, nil
+			return name.Load().(string), secretPassword, nil
 		},
 	}), nil)
 	l := r.acquire(c, "k", nil)

@@ -104,10 +104,10 @@ func TestNodeWithoutReplaySitsOutQuarantine(t *testing.T) {
 	r := &rig{T: t}
 	for range 3 {
 		r.servers = append(r.servers, redistest.Start(t, &redisproc.Options{
-			AppendOnly: "always", ACL: []string{"default on nopass ~* &* +@all -@write", "locker on >" + secret + " ~* &* +@all"},
+			AppendOnly: "always", ACL: []string{"default on nopass ~* &* +@all -@write", "locker on >" + secretPassword + " ~* &* +@all"},
 		}))
 	}
-	d := r.openVoting(redis.Options{MaxTTL: time.Minute, Username: "locker", Password: secret})
+	d := r.openVoting(redis.Options{MaxTTL: time.Minute, Username: "locker", Password: secretPassword})
 	c := r.clientOf(d, nil)
 	if marker := r.do(0, "GET", "holdfast:set").(string); strings.Contains(marker, "durable=") {
 		t.Errorf("it is believed to remember: %q", marker)
@@ -280,10 +280,10 @@ func (r *rig) writeCounts() string {
 
 func TestReadOnlyNeedsOnlyReadPermissions(t *testing.T) {
 	look := aclUser("looker", "+auth", "+hello", "+client|setname", "+ping", "+info", "+time", "+script|load", "+evalsha", "+get", "+pttl", "+zcount", "+scan")
-	r := startWith(t, &redisproc.Options{ACL: []string{look, aclUser("locker", rights...)}})
-	l := r.acquire(r.clientOf(r.openDriver(r.nodes(), &redis.Options{Username: "locker", Password: secret}), nil), "k", nil)
+	r := startWith(t, &redisproc.Options{ACL: []string{look, aclUser("locker", permissions...)}})
+	l := r.acquire(r.clientOf(r.openDriver(r.nodes(), &redis.Options{Username: "locker", Password: secretPassword}), nil), "k", nil)
 	defer r.release(l)
-	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, Username: "looker", Password: secret, Timeout: busyTimeout()})
+	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, Username: "looker", Password: secretPassword, Timeout: busyTimeout()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -332,7 +332,7 @@ func TestEachPrefixHasItsOwnSet(t *testing.T) {
 func TestOpenWarnsOfUnfitMinority(t *testing.T) {
 	for name, spoil := range map[string]func(r *rig){
 		"eviction":   func(r *rig) { r.do(2, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru") },
-		"password":   func(r *rig) { r.do(2, "CONFIG", "SET", "requirepass", secret) },
+		"password":   func(r *rig) { r.do(2, "CONFIG", "SET", "requirepass", secretPassword) },
 		"other set":  func(r *rig) { r.do(2, "SET", "holdfast:set", "n=5 v=3 maxttl=60000") },
 		"quarantine": func(r *rig) { r.do(2, "DEL", "holdfast:set") },
 	} {
@@ -447,7 +447,7 @@ func TestNewCauseSendsNodeEvent(t *testing.T) {
 	events := make(chan driver.NodeEvent, 100)
 	r.clientOf(d, &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}})
 	addr := way[2].Addr()
-	r.do(2, "CONFIG", "SET", "requirepass", secret)
+	r.do(2, "CONFIG", "SET", "requirepass", secretPassword)
 	way[2].Cut()
 	r.awaitCause(events, addr, "access denied")
 	if err := r.servers[2].Wipe(t.Context()); err != nil {

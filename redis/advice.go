@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/server"
 )
 
-// evenWarning returns the warning that the last of an even number of nodes adds no safety.
-func evenWarning(n int) error {
+// evenCountWarning returns the warning that the last of an even number of nodes adds no safety.
+func evenCountWarning(n int) error {
 	return server.Advise(fmt.Errorf("with %d nodes as with %d, locks survive the loss of %d", n, n-1, n-quorum.Majority(n)), "use an odd number")
 }
 

@@ -86,8 +86,8 @@ func evalshaCall(s *wire.Script, lock engine.Lock, args ...string) []string {
 // evalScript runs a script on one node, for an inspection.
 func (n *node) evalScript(ctx context.Context, cmd []string) (any, error) {
 	replies, err := n.runCommands(ctx, cmd)
-	if err == nil && resp.Says(replies[0], "NOSCRIPT") {
-		replies, err = n.runCommands(ctx, append(slices.Clone(n.d.opts.format().Loads()), cmd)...)
+	if err == nil && resp.IsErrorCode(replies[0], "NOSCRIPT") {
+		replies, err = n.runCommands(ctx, append(slices.Clone(n.d.opts.format().LoadCommands()), cmd)...)
 	}
 	if err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (n *node) evalScript(ctx context.Context, cmd []string) (any, error) {
 // containPanic calls fn, which reads answers of n. A panic in fn ends the connection to n, but not the
 // program.
 func (n *node) containPanic(fn func()) {
-	err := resp.Contain(func() error {
+	err := resp.CatchPanic(func() error {
 		fn()
 		return nil
 	})
@@ -133,9 +133,9 @@ func (n *node) askViews(ctx context.Context, locks []engine.Lock) []engine.View 
 		cmds[i] = evalshaCall(n.d.opts.format().Inspect, lock)
 	}
 	replies, err := n.runCommands(ctx, cmds...)
-	if err == nil && slices.ContainsFunc(replies, func(r any) bool { return resp.Says(r, "NOSCRIPT") }) {
-		if replies, err = n.runCommands(ctx, append(slices.Clone(n.d.opts.format().Loads()), cmds...)...); err == nil {
-			replies = replies[len(n.d.opts.format().Loads()):]
+	if err == nil && slices.ContainsFunc(replies, func(r any) bool { return resp.IsErrorCode(r, "NOSCRIPT") }) {
+		if replies, err = n.runCommands(ctx, append(slices.Clone(n.d.opts.format().LoadCommands()), cmds...)...); err == nil {
+			replies = replies[len(n.d.opts.format().LoadCommands()):]
 		}
 	}
 	views := make([]engine.View, len(locks))

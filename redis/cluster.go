@@ -285,7 +285,7 @@ func (c *cluster) parseRedirection(n *node, text string) (slot int, to *node) {
 	if err != nil || slot < 0 || slot >= wire.Slots || colon < 0 {
 		return 0, nil
 	}
-	addr, ok := place.Join(addr[:colon], addr[colon+1:], n.addr)
+	addr, ok := place.ResolveAddr(addr[:colon], addr[colon+1:], n.addr)
 	if !ok {
 		return 0, nil
 	}
@@ -495,7 +495,7 @@ func (c *cluster) connect(ctx context.Context) error {
 	err := c.updateMap(ctx)
 	c.d.work.Go(c.followMap)
 	if err != nil {
-		if c.d.opts.AllowDown && !server.Lasting(err) {
+		if c.d.opts.AllowDown && !server.IsPermanent(err) {
 			c.d.opts.Logger.Warn("the cluster cannot be reached", "cause", err)
 			return nil
 		}
@@ -514,7 +514,7 @@ func (c *cluster) connect(ctx context.Context) error {
 		}
 		err := n.downCause()
 		u.Nodes = append(u.Nodes, driver.NodeError{Node: n.addr, Err: err})
-		if server.Lasting(err) {
+		if server.IsPermanent(err) {
 			unfit = fmt.Errorf("node %s: %w", n.addr, err)
 		}
 	}

@@ -61,9 +61,9 @@ func withShards(t *testing.T, fn func(t *testing.T, d *Driver, a, b net.Conn)) {
 // clusterOf returns the cluster of d.
 func clusterOf(d *Driver) *cluster { return d.set.(*cluster) }
 
-// readNames returns the names of the scripts that are called over a connection; for a commit also the last
+// recordScripts returns the names of the scripts that are called over a connection; for a commit also the last
 // token.
-func readNames(far net.Conn) chan string {
+func recordScripts(far net.Conn) chan string {
 	names := make(chan string, 100)
 	go func() {
 		for r := resp.NewReader(far); ; {
@@ -93,8 +93,8 @@ func readNames(far net.Conn) chan string {
 	return names
 }
 
-// takeNames waits until all goroutines are idle, and returns all names so far.
-func takeNames(names chan string) (all []string) {
+// takeScripts waits until all goroutines are idle, and returns all names so far.
+func takeScripts(names chan string) (all []string) {
 	synctest.Wait()
 	for len(names) > 0 {
 		all = append(all, <-names)
@@ -121,20 +121,20 @@ func TestRequestsStayInOrderDuringSlotMove(t *testing.T) {
 	t.Parallel()
 	moved := fmt.Appendf(nil, "-MOVED %d b:6379\r\n", wire.Slot("lock:k"))
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
-		atA, atB := readNames(a), readNames(b)
+		atA, atB := recordScripts(a), recordScripts(b)
 		startAttempt(t, d)() // acquire and release have been sent
-		first := takeNames(atA)
+		first := takeScripts(atA)
 		if len(first) != 2 || !strings.HasPrefix(first[0], "acquire") || !strings.HasPrefix(first[1], "release") {
 			t.Fatalf("a was sent %q", first)
 		}
 		a.Write(moved)
 		synctest.Wait()
 		giveUp := startAttempt(t, d) // the slot is known to be b's, but a has not answered the release
-		if early := takeNames(atB); len(early) > 0 {
+		if early := takeScripts(atB); len(early) > 0 {
 			t.Errorf("b was sent %q before a had answered all", early)
 		}
 		a.Write(moved)
-		second := takeNames(atB)
+		second := takeScripts(atB)
 		want := []string{fmt.Sprint(first[0], " ", firstToken()), first[1]} // tokens begin at the clock after a slot was found at another shard
 		if len(second) != 3 || !slices.Equal(second[:2], want) || !strings.HasPrefix(second[2], "acquire") {
 			t.Errorf("b was sent %q, want %q and an acquire", second, want)
@@ -149,14 +149,14 @@ func TestRequestsStayInOrderDuringSlotMove(t *testing.T) {
 func TestOvertakenRequestIsNotResent(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
-		atA, atB := readNames(a), readNames(b)
+		atA, atB := recordScripts(a), recordScripts(b)
 		startAttempt(t, d)()
-		if first := takeNames(atA); len(first) != 2 {
+		if first := takeScripts(atA); len(first) != 2 {
 			t.Fatalf("a was sent %q", first)
 		}
 		a.Write([]byte("-TRYAGAIN Multiple keys request during rehashing of slot\r\n:0\r\n"))
 		time.Sleep(5 * time.Second)
-		if late := append(takeNames(atA), takeNames(atB)...); len(late) > 0 {
+		if late := append(takeScripts(atA), takeScripts(atB)...); len(late) > 0 {
 			t.Errorf("sent again: %q", late)
 		}
 	})
@@ -165,16 +165,16 @@ func TestOvertakenRequestIsNotResent(t *testing.T) {
 func TestShardReceivesAskingOnRedirection(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
-		atA, atB := readNames(a), readNames(b)
+		atA, atB := recordScripts(a), recordScripts(b)
 		giveUp := startAttempt(t, d)
-		takeNames(atA)
+		takeScripts(atA)
 		a.Write(fmt.Appendf(nil, "-ASK %d b:6379\r\n", wire.Slot("lock:k")))
-		if at := takeNames(atB); len(at) != 2 || at[0] != "ASKING" || !strings.HasPrefix(at[1], "acquire") {
+		if at := takeScripts(atB); len(at) != 2 || at[0] != "ASKING" || !strings.HasPrefix(at[1], "acquire") {
 			t.Errorf("b was sent %q", at)
 		}
 		b.Write([]byte("+OK\r\n-TRYAGAIN later\r\n"))
 		time.Sleep(splitKeysPause)
-		if again := takeNames(atA); len(again) != 1 {
+		if again := takeScripts(atA); len(again) != 1 {
 			t.Errorf("a was sent %q, want the acquire again", again)
 		}
 		a.Write([]byte("*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n"))
@@ -187,7 +187,7 @@ func TestShardReceivesAskingOnRedirection(t *testing.T) {
 func TestOnlyRedirectedKeysGoToImportingShard(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
-		atA, atB := readNames(a), readNames(b)
+		atA, atB := recordScripts(a), recordScripts(b)
 		ask := fmt.Appendf(nil, "-ASK %d b:6379\r\n", wire.Slot("{k}"))
 		grants := make(chan driver.Grant, 1)
 		go func() {
@@ -197,14 +197,14 @@ func TestOnlyRedirectedKeysGoToImportingShard(t *testing.T) {
 			}
 			grants <- g
 		}()
-		takeNames(atA)
+		takeScripts(atA)
 		a.Write([]byte(":4000000000000000\r\n"))
 		g := <-grants
-		if at := takeNames(atA); len(at) != 1 || at[0] != "SUBSCRIBE" {
+		if at := takeScripts(atA); len(at) != 1 || at[0] != "SUBSCRIBE" {
 			t.Fatalf("a was sent %q", at)
 		}
 		a.Write([]byte(">3\r\n$9\r\nsubscribe\r\n$1\r\nw\r\n:1\r\n"))
-		takeNames(atB) // also a subscription
+		takeScripts(atB) // also a subscription
 		b.Write([]byte(">3\r\n$9\r\nsubscribe\r\n$1\r\nw\r\n:1\r\n"))
 		var giveUp []func()
 		for _, name := range []string{"{k}x", "{k}y"} {
@@ -217,7 +217,7 @@ func TestOnlyRedirectedKeysGoToImportingShard(t *testing.T) {
 			giveUp = append(giveUp, func() { cancel(); <-done })
 			synctest.Wait()
 		}
-		if first := takeNames(atA); len(first) != 2 {
+		if first := takeScripts(atA); len(first) != 2 {
 			t.Fatalf("a was sent %q", first)
 		}
 		a.Write(ask)
@@ -226,12 +226,12 @@ func TestOnlyRedirectedKeysGoToImportingShard(t *testing.T) {
 		go func() { renewed <- d.engine.Renew(t.Context(), []driver.Grant{g})[0].Err }()
 		synctest.Wait()
 		a.Write(ask)
-		if at := takeNames(atB); len(at) != 4 || at[0] != "ASKING" || at[2] != "ASKING" {
+		if at := takeScripts(atB); len(at) != 4 || at[0] != "ASKING" || at[2] != "ASKING" {
 			t.Errorf("b was sent %q, want the acquires alone", at)
 		}
 		b.Write([]byte("+OK\r\n-TRYAGAIN later\r\n+OK\r\n*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n"))
 		time.Sleep(splitKeysPause)
-		at := takeNames(atA)
+		at := takeScripts(atA)
 		if !slices.Contains(at, "renew of lock:{k}held") {
 			t.Errorf("a was sent %q, want the renewal among them", at)
 		}
@@ -266,7 +266,7 @@ func replyTo(far net.Conn, names []string) {
 func TestAskingRequestDoesNotWaitForOthers(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
-		atA, atB := readNames(a), readNames(b)
+		atA, atB := recordScripts(a), recordScripts(b)
 		var giveUp []func()
 		for _, name := range []string{"{k}x", "{k}y"} {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -278,14 +278,14 @@ func TestAskingRequestDoesNotWaitForOthers(t *testing.T) {
 			giveUp = append(giveUp, func() { cancel(); <-done })
 			synctest.Wait()
 		}
-		first := takeNames(atA)
+		first := takeScripts(atA)
 		a.Write(fmt.Appendf(nil, "-TRYAGAIN later\r\n-ASK %d b:6379\r\n", wire.Slot("{k}")))
-		if at := takeNames(atB); len(at) != 2 || at[1] != first[1] {
+		if at := takeScripts(atB); len(at) != 2 || at[1] != first[1] {
 			t.Errorf("b was sent %q, want ASKING and %q", at, first[1])
 		}
 		b.Write([]byte("+OK\r\n*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n"))
 		time.Sleep(splitKeysPause)
-		at := takeNames(atA)
+		at := takeScripts(atA)
 		if len(at) == 0 || at[0] != first[0] {
 			t.Errorf("a was sent %q, want %q again", at, first[0])
 		}
@@ -301,14 +301,14 @@ func TestAskingRequestDoesNotWaitForOthers(t *testing.T) {
 func TestInspectFollowsItsSlot(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
-		atA, atB := readNames(a), readNames(b)
+		atA, atB := recordScripts(a), recordScripts(b)
 		seen := make(chan engine.View, 1)
 		go func() { seen <- clusterOf(d).askViews(t.Context(), []engine.Lock{d.opts.lockKeys("k")})[0][0] }()
-		takeNames(atA)
+		takeScripts(atA)
 		a.Write(fmt.Appendf(nil, "-MOVED %d b:6379\r\n", wire.Slot("lock:k")))
 		time.Sleep(splitKeysPause)
-		if at := takeNames(atB); len(at) != 1 {
-			t.Fatalf("b was sent %q, want the look; a %q", at, takeNames(atA))
+		if at := takeScripts(atB); len(at) != 1 {
+			t.Fatalf("b was sent %q, want the look; a %q", at, takeScripts(atA))
 		}
 		b.Write([]byte("*4\r\n$1\r\nx\r\n:5000\r\n$1\r\n7\r\n:0\r\n"))
 		if v := <-seen; v.Err != nil || v.Owner != "x" {
@@ -322,13 +322,13 @@ func TestMapOfIsolatedNodeIsIgnored(t *testing.T) {
 	t.Parallel()
 	for state, believed := range map[string]bool{"cluster_state:ok": true, "cluster_state:fail": false} {
 		withShards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
-			atA := readNames(a)
+			atA := recordScripts(a)
 			read := make(chan error, 1)
 			go func() {
 				_, err := clusterOf(d).askForMap(t.Context(), clusterOf(d).shards[0])
 				read <- err
 			}()
-			if at := takeNames(atA); len(at) != len(mapCommands) {
+			if at := takeScripts(atA); len(at) != len(mapCommands) {
 				t.Fatalf("a was sent %q", at)
 			}
 			a.Write([]byte("*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$1\r\na\r\n:6379\r\n$2\r\nid\r\n")) // all slots belong to a
@@ -344,9 +344,9 @@ func TestMapOfIsolatedNodeIsIgnored(t *testing.T) {
 func TestReleaseOwedToRetiredShardGoesToSuccessor(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
-		atA, atB := readNames(a), readNames(b)
+		atA, atB := recordScripts(a), recordScripts(b)
 		startAttempt(t, d)()
-		first := takeNames(atA)
+		first := takeScripts(atA)
 		if len(first) != 2 {
 			t.Fatalf("a was sent %q", first)
 		}
@@ -364,7 +364,7 @@ func TestReleaseOwedToRetiredShardGoesToSuccessor(t *testing.T) {
 			defer close(done)
 			next.settleDebts(next.link.Load())
 		}()
-		if at := takeNames(atB); !slices.Contains(at, first[1]) {
+		if at := takeScripts(atB); !slices.Contains(at, first[1]) {
 			t.Errorf("b was sent %q, want the %s", at, first[1])
 		}
 		<-done
@@ -375,16 +375,16 @@ func TestReleaseOwedToRetiredShardGoesToSuccessor(t *testing.T) {
 func TestReleaseSearchesShardAfterItsDeadline(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
-		atA := readNames(a)
+		atA := recordScripts(a)
 		startAttempt(t, d)()
-		first := takeNames(atA)
+		first := takeScripts(atA)
 		if len(first) != 2 {
 			t.Fatalf("a was sent %q", first)
 		}
 		time.Sleep(time.Second + 100*time.Millisecond) // the longest time of a request is over
 		a.Write([]byte("*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n-TRYAGAIN later\r\n"))
 		time.Sleep(2 * splitKeysPause)
-		if again := takeNames(atA); !slices.Equal(again, first[1:]) {
+		if again := takeScripts(atA); !slices.Equal(again, first[1:]) {
 			t.Errorf("a was sent %q again, want the release", again)
 		}
 	})
@@ -435,7 +435,7 @@ func TestRequestToShardNeedsNoGoroutine(t *testing.T) {
 		near, far := net.Pipe()
 		near = socket.New(near)
 		s := newConnection(clusterOf(d).shards[0], resp.NewConn(near), report{}) // no goroutine writes for it
-		at := readNames(far)
+		at := recordScripts(far)
 		lock := d.opts.lockKeys("k")
 		const sent = 4 // more bytes than callers write themselves if each request goes to several nodes
 		for i := range sent {
@@ -443,7 +443,7 @@ func TestRequestToShardNeedsNoGoroutine(t *testing.T) {
 				Ask: quorum.Ask{Kind: quorum.AskRenew, Owner: fmt.Sprint("owner", i), TTL: int64(time.Second)}, Lock: &lock, Deadline: d.engine.Now() + int64(time.Second),
 			}})
 		}
-		if got := takeNames(at); len(got) != sent {
+		if got := takeScripts(at); len(got) != sent {
 			t.Errorf("%d of %d requests were written: %q", len(got), sent, got)
 		}
 		near.Close()

@@ -80,14 +80,14 @@ func (c *cluster) readMap(ctx context.Context) (slotMap, error) {
 	u := &driver.UnavailableError{Need: 1}
 	for _, n := range candidates {
 		var m slotMap
-		err := resp.Contain(func() (err error) {
+		err := resp.CatchPanic(func() (err error) {
 			m, err = c.askForMap(ctx, n)
 			return err
 		})
 		if err == nil {
 			return m, nil
 		}
-		if server.Lasting(err) && !c.d.admitted.Load() {
+		if server.IsPermanent(err) && !c.d.admitted.Load() {
 			return m, fmt.Errorf("node %s: %w", n.addr, err)
 		}
 		u.Nodes = append(u.Nodes, driver.NodeError{Node: n.addr, Err: err})
@@ -132,7 +132,7 @@ func (c *cluster) askForMap(ctx context.Context, n *node) (m slotMap, err error)
 	case err != nil:
 		return m, err
 	case len(m.spans) == 0:
-		return m, server.Unfit("create it (redis-cli --cluster create)", "its cluster has no hash slots")
+		return m, server.UnfitError("create it (redis-cli --cluster create)", "its cluster has no hash slots")
 	case !strings.Contains(state, "cluster_state:ok") && c.hasMap():
 		return m, errors.New("the cluster is down, as far as it knows") // it may be isolated, and its map outdated
 	}
@@ -163,7 +163,7 @@ func (n *node) askApart(ctx context.Context, cmds [][]string) (replies []any, er
 
 // nodesToExamine returns the masters for a diagnosis, and the findings about the cluster as a whole.
 func (c *cluster) nodesToExamine(ctx context.Context) (masters []*node, e nodeExam) {
-	e = nodeExam{Notes: driverkit.Notes{Node: c.Name()}, g: c.d.gate, n: newNode(c.d, 0, c.seeds[0])}
+	e = nodeExam{Findings: driverkit.Findings{Node: c.Name()}, g: c.d.gate, n: newNode(c.d, 0, c.seeds[0])}
 	m, err := c.readMap(ctx)
 	if err != nil {
 		e.addFailure("reach", err)

@@ -161,7 +161,7 @@ func TestKeysOfLockShareItsSlot(t *testing.T) {
 // The keys of a name are on two servers for a while, and no client may acquire it there.
 func TestMovedSlotKeepsItsLocks(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
-	g := &guarded{t: t}
+	g := &guardedResource{t: t}
 	stop := g.startClusterLoad(r, 4, "k", "")
 	held := r.acquire(r.newClient(""), "{k}held", nil) // without waiters there is no queue, and the other keys move
 	for range 10 {
@@ -212,7 +212,7 @@ func TestLeaseIsRenewedInEachPhaseOfMove(t *testing.T) {
 // Newer servers move a slot with all its keys at once, and clients learn of it afterwards.
 func TestAtomicSlotMoveKeepsLocks(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
-	g := &guarded{t: t}
+	g := &guardedResource{t: t}
 	stop := g.startClusterLoad(r, 4, "k", "")
 	defer stop()
 	held := r.acquire(r.newClient(""), "{k}held", nil)
@@ -237,7 +237,7 @@ func TestAtomicSlotMoveKeepsLocks(t *testing.T) {
 }
 
 // startClusterLoad starts load on a cluster.
-func (g *guarded) startClusterLoad(r *clusterRig, clients int, key, params string) (stop func()) {
+func (g *guardedResource) startClusterLoad(r *clusterRig, clients int, key, params string) (stop func()) {
 	all := make([]*holdfast.Client, clients)
 	for i := range all {
 		all[i] = r.newClient(params)

@@ -28,7 +28,7 @@ func (n *node) confirmOnReplica(ctx context.Context, l *connection, lock engine.
 		if _, err := n.place.Login(ctx, l.server, conn); err != nil {
 			return err
 		}
-		probe := n.d.opts.probeKeys(n.engine.Client() + n.place.Beside(lock.Key)).Key
+		probe := n.d.opts.probeKeys(n.engine.Client() + n.place.SlotTag(lock.Key)).Key
 		values, err := server.Ask(conn,
 			[]string{"INFO"}, []string{"SET", probe, "", "PX", "1000"}, []string{"DEL", probe}, []string{"WAIT", "1", format.Millis(int64(pace.ConfirmTime()))})
 		if err != nil {
@@ -37,7 +37,7 @@ func (n *node) confirmOnReplica(ctx context.Context, l *connection, lock engine.
 		info := server.ParseInfo(string(values[0].Text))
 		has, _ := values[3].Int()
 		switch {
-		case !member.SameRun(l.run, member.Run(info["run_id"], server.Promotion(info))):
+		case !member.SameRun(l.run, member.Run(info["run_id"], server.PromotionID(info))):
 			return errMoved
 		case has > 0:
 			return nil

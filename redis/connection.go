@@ -36,7 +36,7 @@ func newConnection(n *node, c *resp.Conn, rep report) *connection {
 	f := n.d.opts.format()
 	s.Link = link.New(link.Config{
 		Conn: c, Now: n.engine.Now, Sole: len(n.d.nodes) == 1, Shared: len(n.d.nodes) > 1,
-		Encode: f.Encoder(rep.proof).Encode, Loads: f.Loads, SessionError: format.SessionError,
+		Encode: f.Encoder(rep.proof).Encode, Loads: f.LoadCommands, SessionError: format.SessionError,
 	}, s)
 	if s.stay != nil {
 		s.votes = n.engine.Now() + int64(s.stay.Left)
@@ -45,10 +45,10 @@ func newConnection(n *node, c *resp.Conn, rep report) *connection {
 	return s
 }
 
-// takeSight returns the state of the connection, for session.Watch.
-func (s *connection) takeSight() session.Sight {
+// takeSnapshot returns the state of the connection, for session.Watch.
+func (s *connection) takeSnapshot() session.Snapshot {
 	now := s.n.engine.Now()
-	sight := session.Sight{Now: now, Silent: s.SilentFor(now)}
+	sight := session.Snapshot{Now: now, Silent: s.SilentFor(now)}
 	if sight.Silent > 0 {
 		s.EachPending(func(r *engine.Request) {
 			if r.Kind == quorum.AskRenew && (sight.Renewal == 0 || r.TTL < sight.Renewal) {
@@ -133,5 +133,5 @@ var errUnreadableAnswer = errors.New("its answer could not be read")
 // isRedirection reports whether an error reply is a redirection, or a temporary state of the cluster.
 func isRedirection(err error) bool {
 	said, ok := errors.AsType[resp.Error](err)
-	return ok && slices.Contains([]string{"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"}, format.Code([]byte(said)))
+	return ok && slices.Contains([]string{"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"}, format.ErrorCode([]byte(said)))
 }

@@ -113,10 +113,10 @@ func TestPausedClientReadsAnswersBeforeDisconnecting(t *testing.T) {
 	})
 }
 
-// replaceable is a place whose server can be replaced.
-type replaceable struct{ place.Place }
+// replaceablePlace is a place whose server can be replaced.
+type replaceablePlace struct{ place.Place }
 
-func (replaceable) Replaced() bool { return true }
+func (replaceablePlace) Replaced() bool { return true }
 
 // A suspended machine stops both client and master, and the master may have a successor when they continue.
 func TestPausedClientLeavesItsMaster(t *testing.T) {
@@ -124,7 +124,7 @@ func TestPausedClientLeavesItsMaster(t *testing.T) {
 	withLink(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
 		const stopped = session.Standstill + time.Second
 		n := d.nodes[0]
-		n.place = replaceable{n.place}
+		n.place = replaceablePlace{n.place}
 		go io.Copy(io.Discard, far)
 		running, ended := false, make(chan struct{})
 		go func() {
@@ -155,8 +155,8 @@ func TestIdleClientNoticesDeadPeer(t *testing.T) {
 		go io.Copy(io.Discard, far) // without an answer
 		start := time.Now()
 		watch(l, func() {})
-		if took := time.Since(start); took > pingEvery+pace.Silence()+2*watchEvery {
-			t.Errorf("noticed after %v, want a ping each %v and %v for its answer", took, pingEvery, pace.Silence())
+		if took := time.Since(start); took > pingEvery+pace.SilenceTime()+2*watchEvery {
+			t.Errorf("noticed after %v, want a ping each %v and %v for its answer", took, pingEvery, pace.SilenceTime())
 		}
 	})
 }

@@ -23,7 +23,7 @@ import (
 
 const (
 	nameBytes      = 180                    // memory of a used name, as estimated in docs/operations.md
-	slowCommand    = 250 * time.Millisecond // duration from which a command makes the node seem to stand still for others: pace.Overdue
+	slowCommand    = 250 * time.Millisecond // duration from which a command makes the node seem to stand still for others: pace.OverdueTime
 	slowPeriod     = 24 * time.Hour         // time for which a slow command is reported
 	maxCounterSkew = time.Minute            // difference of clocks from which no counter starts; see docs/wire.md, Scripts
 )
@@ -40,7 +40,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	exams := make([]nodeExam, len(nodes))
 	var all sync.WaitGroup
 	for i, n := range nodes {
-		exams[i] = nodeExam{Notes: driverkit.Notes{Node: n.addr}, g: g, n: n, limit: time.Duration(quorum.RequestTimeout(int64(cmp.Or(ttl, driverkit.ExamTTL))))}
+		exams[i] = nodeExam{Findings: driverkit.Findings{Node: n.addr}, g: g, n: n, limit: time.Duration(quorum.RequestTimeout(int64(cmp.Or(ttl, driverkit.DoctorTTL))))}
 		all.Go(func() { exams[i].runChecks(ctx) })
 	}
 	all.Wait()
@@ -48,7 +48,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		set.addFault("quarantine", driver.VerdictFault, server.Advise(errors.New("quarantine=off lets a node vote that has forgotten what it granted"),
 			"leave it out, once a set that is new has had its first lock"))
 	}
-	set.Files(d.opts.secrets...)
+	set.CheckFileModes(d.opts.secrets...)
 	found := set.Found
 	for _, e := range exams {
 		found = append(found, e.Found...)
@@ -58,7 +58,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 
 // nodeExam is the examination of one node by Diagnose.
 type nodeExam struct {
-	driverkit.Notes
+	driverkit.Findings
 	g     *gate
 	n     *node
 	limit time.Duration // time limit of one request
@@ -120,7 +120,7 @@ func (e *nodeExam) runCheck(ctx context.Context, check func(context.Context) err
 	ctx, cancel := context.WithTimeout(ctx, pace.ExamStepTime())
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { e.l.SetDeadline(time.Unix(1, 0)) })()
-	err := resp.Contain(func() error { return check(ctx) })
+	err := resp.CatchPanic(func() error { return check(ctx) })
 	if ctx.Err() != nil {
 		err = server.LateError(ctx, err)
 	}
@@ -131,10 +131,10 @@ func (e *nodeExam) runCheck(ctx context.Context, check func(context.Context) err
 func (e *nodeExam) addFault(check string, v driver.Verdict, err error) {
 	text := strings.TrimPrefix(err.Error(), driver.ErrConfig.Error()+": ")
 	mend := ""
-	if a, ok := errors.AsType[*server.Advised](err); ok {
+	if a, ok := errors.AsType[*server.AdvisedError](err); ok {
 		text, mend = strings.TrimSuffix(text, "; "+a.Fix), a.Fix
 	}
-	if server.LacksRight(text) {
+	if server.LacksPermission(text) {
 		mend = e.grantLine()
 	}
 	e.Add(check, v, text, mend)
@@ -142,7 +142,7 @@ func (e *nodeExam) addFault(check string, v driver.Verdict, err error) {
 
 // addFailure adds an error that ends the examination, or keeps the node from use.
 func (e *nodeExam) addFailure(check string, err error) {
-	if server.LacksRight(err.Error()) {
+	if server.LacksPermission(err.Error()) {
 		check = "rights"
 	}
 	e.addFault(check, driver.VerdictFault, server.AddAdvice(err, e.g.opts.TLS != nil))
@@ -151,7 +151,7 @@ func (e *nodeExam) addFailure(check string, err error) {
 // addHidden adds a check that the server does not permit, and the question that stays open.
 func (e *nodeExam) addHidden(check string, err error, right, open string) {
 	why := err.Error() + " (renamed, or hidden by the provider)"
-	if server.LacksRight(err.Error()) {
+	if server.LacksPermission(err.Error()) {
 		why = "needs the right " + right
 	}
 	e.Add(check, driver.VerdictSkipped, why+open, "")
@@ -168,8 +168,8 @@ func (e *nodeExam) grantLine() string {
 		keys = "~PATTERN-OF-THE-NAMES"
 	}
 	line := fmt.Sprintf("ACL SETUSER %s %s ~%s* &%s* %s", cmp.Or(user, "default"), keys, wire.Companion, wire.Wake, lockPermissions)
-	line += e.g.opts.format().Rights()
-	return line + e.n.place.Rights()
+	line += e.g.opts.format().Permissions()
+	return line + e.n.place.Permissions()
 }
 
 func (e *nodeExam) checkLogin(ctx context.Context) (err error) {
@@ -182,7 +182,7 @@ func (e *nodeExam) checkLogin(ctx context.Context) (err error) {
 }
 
 func (e *nodeExam) checkPace(context.Context) error {
-	return e.Pace(e.limit, func() error {
+	return e.CheckRoundTrip(e.limit, func() error {
 		_, err := server.Ask(e.l, []string{"TIME"}) // a server that rejects writes rejects PING too
 		return err
 	})
@@ -272,7 +272,7 @@ func (e *nodeExam) checkVersion(context.Context) error {
 		}
 	}
 	if server.IsTooOld(number) {
-		return server.Unfit("give Redis 6 or newer, or Valkey", "it is %s %s", name, number)
+		return server.UnfitError("give Redis 6 or newer, or Valkey", "it is %s %s", name, number)
 	}
 	if !server.KeepsMessageOrder(e.hello, e.info) {
 		name += " or what takes itself for it,"
@@ -293,7 +293,7 @@ func (e *nodeExam) checkClock(context.Context) error {
 		return err
 	}
 	off := time.UnixMicro(node).Sub(before.Add(rtt / 2))
-	switch err := server.ClockSkew(node, before, rtt); {
+	switch err := server.CheckClockSkew(node, before, rtt); {
 	case err == nil:
 		e.OK("clock", "%v from this machine's", off.Round(time.Millisecond))
 	case off.Abs() > maxCounterSkew:
@@ -374,7 +374,7 @@ func (e *nodeExam) checkDisk() error {
 	switch {
 	case err != nil:
 		return err
-	case values[0].IsError() && server.MisConf(string(values[0].Text)):
+	case values[0].IsError() && server.IsMisconf(string(values[0].Text)):
 		e.addFault("disk", driver.VerdictFault, server.Advise(
 			errors.New("it could not save its data to disk, and takes no locks until it can (MISCONF)"), server.FixDisk))
 	case e.info["rdb_last_bgsave_status"] == "err" || e.info["aof_last_write_status"] == "err":
@@ -504,14 +504,14 @@ func (e *nodeExam) checkSet(context.Context) error {
 // markerRun returns the run of the server in the form of the marker.
 func (e *nodeExam) markerRun() string {
 	if e.n.place.Replaced() {
-		return member.Run(e.info["run_id"], server.Promotion(e.info))
+		return member.Run(e.info["run_id"], server.PromotionID(e.info))
 	}
 	return e.info["run_id"]
 }
 
 // checkSiblings finds clients that lock the same names with other keys.
 func (e *nodeExam) checkSiblings() error {
-	marker, who := e.g.opts.format().Sibling(e.g.opts.Prefix)
+	marker, who := e.g.opts.format().SiblingMarker(e.g.opts.Prefix)
 	if marker == "" || e.n.place.Shard() != "" {
 		return nil
 	}
@@ -529,11 +529,11 @@ func (e *nodeExam) checkSiblings() error {
 // checkPermissions tries the permissions and commands that the scripts need.
 func (e *nodeExam) checkPermissions(ctx context.Context) error {
 	var rep report
-	err := e.g.tryPermissions(e.n, e.l, &rep.Wakes)
+	err := e.g.tryPermissions(e.n, e.l, &rep.WakeFaults)
 	switch {
 	case ctx.Err() != nil:
 		return err
-	case err != nil && server.LacksRight(err.Error()):
+	case err != nil && server.LacksPermission(err.Error()):
 		e.addFailure("rights", err)
 	case err != nil:
 		e.addFailure("scripts", err)
@@ -580,7 +580,7 @@ func (e *nodeExam) checkWakeUps(context.Context) error {
 // checkTLS checks the encryption of the password, and the certificates.
 func (e *nodeExam) checkTLS(ctx context.Context) error {
 	_, password, _ := e.n.net.Credentials(ctx, e.server)
-	e.Transport(e.l.Conn, password != "", e.g.opts.TLS)
+	e.CheckTLS(e.l.Conn, password != "", e.g.opts.TLS)
 	return nil
 }
 

@@ -246,7 +246,7 @@ func TestDoctorFindsEachFaultAlone(t *testing.T) {
 		}, "replicas", driver.VerdictFault, []string{"takes no locks (NOREPLICAS)", "CONFIG SET min-replicas-to-write 0"}},
 		{"a file of the password that all may read", func(r *rig) (string, *redis.Options) {
 			for i := range r.servers {
-				r.do(i, "CONFIG", "SET", "requirepass", secret)
+				r.do(i, "CONFIG", "SET", "requirepass", secretPassword)
 			}
 			return r.url() + "?passwordfile=" + secretFile(r, 0o644), nil
 		}, "files", driver.VerdictWarning, []string{"mode 0644", "chmod o= "}},
@@ -261,10 +261,10 @@ func TestDoctorFindsEachFaultAlone(t *testing.T) {
 			r.servers[2] = redistest.Start(r, &redisproc.Options{AppendOnly: "always"})
 			r.useNames(nil)
 			for i := range 3 {
-				r.do(i, "ACL", "SETUSER", "ops", "on", ">"+secret, "~*", "&*", "+@all")
+				r.do(i, "ACL", "SETUSER", "ops", "on", ">"+secretPassword, "~*", "&*", "+@all")
 			}
 			r.do(2, "ACL", "SETUSER", "default", "-@write")
-			return r.url(), &redis.Options{Username: "ops", Password: secret}
+			return r.url(), &redis.Options{Username: "ops", Password: secretPassword}
 		}, "replay", driver.VerdictFault, []string{"has forgotten locks", "ACL SETUSER default ~* &* +@all"}},
 		{"clients of another MaxTTL", func(r *rig) (string, *redis.Options) {
 			r.do(2, "SET", "holdfast:set", strings.Replace(r.do(2, "GET", "holdfast:set").(string), "60000", "300000", 1))
@@ -293,7 +293,7 @@ func TestDoctorFindsEachFaultAlone(t *testing.T) {
 		}, "quarantine", driver.VerdictWarning, []string{"votes in"}},
 		{"a right that is missing", func(r *rig) (string, *redis.Options) {
 			return r.restrictUser(permissionsWithout("+zcard")...)
-		}, "rights", driver.VerdictFault, []string{"zcard", "ACL SETUSER locker ~lock:* ~holdfast:* &holdfast:wake:* " + strings.Join(rights, " ")}},
+		}, "rights", driver.VerdictFault, []string{"zcard", "ACL SETUSER locker ~lock:* ~holdfast:* &holdfast:wake:* " + strings.Join(permissions, " ")}},
 		{"a command that was renamed", func(r *rig) (string, *redis.Options) {
 			other := redistest.Start(r, &redisproc.Options{Args: []string{"--rename-command", "ZRANGEBYSCORE", "HIDDEN"}})
 			marker := strings.Replace(r.do(2, "GET", "holdfast:set").(string), r.runOf(r.servers[2]), r.runOf(other), 1)
@@ -342,7 +342,7 @@ func TestDoctorFindsEachFaultAlone(t *testing.T) {
 
 // permissionsWithout returns the documented permissions except one.
 func permissionsWithout(right string) (less []string) {
-	for _, other := range rights {
+	for _, other := range permissions {
 		if other != right {
 			less = append(less, other)
 		}
@@ -353,13 +353,13 @@ func permissionsWithout(right string) (less []string) {
 // restrictUser creates a user who has these permissions on the third node, and all permissions on the others.
 func (r *rig) restrictUser(commands ...string) (string, *redis.Options) {
 	for i := range r.servers {
-		line := aclUser("locker", rights...)
+		line := aclUser("locker", permissions...)
 		if i == 2 {
 			line = aclUser("locker", commands...)
 		}
 		r.do(i, append([]string{"ACL", "SETUSER"}, strings.Fields(line)...)...)
 	}
-	return r.url(), &redis.Options{Username: "locker", Password: secret}
+	return r.url(), &redis.Options{Username: "locker", Password: secretPassword}
 }
 
 // clockAhead returns the address of a relay to a server, whose clock seems to be ahead.
@@ -434,9 +434,9 @@ func (r *rig) addListener(i int) {
 func TestDoctorNeedsNoMorePermissionsThanLocks(t *testing.T) {
 	r := startHealthy(t)
 	for i := range r.servers {
-		r.do(i, append([]string{"ACL", "SETUSER"}, strings.Fields(aclUser("locker", rights...))...)...)
+		r.do(i, append([]string{"ACL", "SETUSER"}, strings.Fields(aclUser("locker", permissions...))...)...)
 	}
-	found := r.diagnoseNew(r.url(), &redis.Options{Username: "locker", Password: secret})
+	found := r.diagnoseNew(r.url(), &redis.Options{Username: "locker", Password: secretPassword})
 	if bad := badFindings(found, ""); len(bad) > 0 {
 		t.Errorf("found %+v", bad)
 	}
@@ -478,7 +478,7 @@ func (r *rig) connectMore(i, n int) {
 // secretFile returns a file of this mode with the password.
 func secretFile(t testing.TB, mode os.FileMode) string {
 	name := filepath.Join(t.TempDir(), "password")
-	if err := errors.Join(os.WriteFile(name, []byte(secret), 0o600), os.Chmod(name, mode)); err != nil {
+	if err := errors.Join(os.WriteFile(name, []byte(secretPassword), 0o600), os.Chmod(name, mode)); err != nil {
 		t.Fatal(err)
 	}
 	return name
@@ -512,7 +512,7 @@ func TestDoctorFindsEachFaultOfServer(t *testing.T) {
 		{"a server that is as it should be", func(r *rig) (string, *redis.Options) { return plain(r), nil }, "", "", nil},
 		{"one over TLS", func(r *rig) (string, *redis.Options) { return secure(r, true, in(70)) }, "", "", nil},
 		{"files that are not for all", func(r *rig) (string, *redis.Options) {
-			return "redis://" + start(r, &redisproc.Options{Password: secret}) + "?passwordfile=" + secretFile(r, 0o640), nil
+			return "redis://" + start(r, &redisproc.Options{Password: secretPassword}) + "?passwordfile=" + secretFile(r, 0o640), nil
 		}, "", "", nil},
 		{"a server as it is installed", func(r *rig) (string, *redis.Options) {
 			return "redis://" + redistest.Start(r, &redisproc.Options{Args: []string{"--save", "3600 1"}}).Addr(), nil
@@ -522,16 +522,16 @@ func TestDoctorFindsEachFaultOfServer(t *testing.T) {
 			return urlOf(r.disguiseServer("INFO", "run_id:", "other_id:")[0].Addr()), nil
 		}, "run", driver.VerdictWarning, []string{"no run_id", "tokens", "not a proxy"}},
 		{"another password", func(r *rig) (string, *redis.Options) {
-			return "redis://:other@" + start(r, &redisproc.Options{Password: secret}), nil
+			return "redis://:other@" + start(r, &redisproc.Options{Password: secretPassword}), nil
 		}, "reach", driver.VerdictFault, []string{"access denied", "correct user and password"}},
 		{"a database that there is not", func(r *rig) (string, *redis.Options) {
 			return plain(r) + "/99", nil
 		}, "reach", driver.VerdictFault, []string{"out of range", "choose another DB"}},
 		{"connections that are used up, and a password", func(r *rig) (string, *redis.Options) {
-			addr := start(r, &redisproc.Options{Password: secret})
+			addr := start(r, &redisproc.Options{Password: secretPassword})
 			r.connectMore(0, 10)
 			r.do(0, "CONFIG", "SET", "maxclients", "10")
-			return "redis://:" + secret + "@" + addr, nil
+			return "redis://:" + secretPassword + "@" + addr, nil
 		}, "reach", driver.VerdictFault, []string{"max number of clients reached", "raise its maxclients"}},
 		{"connections that are used up, over TLS", func(r *rig) (string, *redis.Options) {
 			url, opts := secure(r, false, in(0))
@@ -667,8 +667,8 @@ var _ driver.Doctor = (*redis.Driver)(nil)
 // The findings show no secret of the URL.
 func TestDoctorShowsNoPassword(t *testing.T) {
 	r := startRig(t, 1)
-	for _, f := range r.diagnoseNew("redis://locker:"+secret+"@"+r.servers[0].Addr(), nil) {
-		if strings.Contains(fmt.Sprint(f), secret) {
+	for _, f := range r.diagnoseNew("redis://locker:"+secretPassword+"@"+r.servers[0].Addr(), nil) {
+		if strings.Contains(fmt.Sprint(f), secretPassword) {
 			t.Errorf("%+v", f)
 		}
 	}
@@ -826,9 +826,9 @@ func TestReplayNeedsPermissionsForWholeFile(t *testing.T) {
 	for _, right := range []string{"set", "zadd"} {
 		t.Run(right, func(t *testing.T) {
 			r := startWith(t, &redisproc.Options{
-				AppendOnly: "always", ACL: []string{"default on nopass ~* &* +@all -" + right, "locker on >" + secret + " ~* &* +@all"},
+				AppendOnly: "always", ACL: []string{"default on nopass ~* &* +@all -" + right, "locker on >" + secretPassword + " ~* &* +@all"},
 			})
-			found, err := runDoctor(t.Context(), "redis://locker:"+secret+"@"+r.servers[0].Addr()+"?timeout="+busyTimeout().String(), 0, nil)
+			found, err := runDoctor(t.Context(), "redis://locker:"+secretPassword+"@"+r.servers[0].Addr()+"?timeout="+busyTimeout().String(), 0, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

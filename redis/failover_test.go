@@ -378,7 +378,7 @@ func TestClientsFollowMaster(t *testing.T) {
 		}
 		return b.clientOf(d, nil)
 	}
-	g := &guarded{t: t}
+	g := &guardedResource{t: t}
 	ctx, stop := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	for range 4 {
@@ -428,7 +428,7 @@ func TestClientsFollowMaster(t *testing.T) {
 			return now != nil && now != old
 		})
 		served()
-		if err := errors.Join(back(), b.group.Settled(t.Context(), 1)); err != nil {
+		if err := errors.Join(back(), b.group.AwaitReplicas(t.Context(), 1)); err != nil {
 			t.Fatal(err)
 		}
 		served()
@@ -608,7 +608,7 @@ func TestErrorNamesUselessSentinels(t *testing.T) {
 		"none knows the name":     {replies: []string{unknown, unknown, ""}, lasting: driver.ErrConfig, words: []string{"knows no master m", "SENTINEL MASTERS"}},
 		"they ask for a password": {replies: []string{secretive}, lasting: driver.ErrAuth, words: []string{"sentinel_password"}},
 		"the password is wrong": {
-			replies: []string{wrong}, user: redis.Failover{Password: secret}, lasting: driver.ErrAuth, words: []string{"sentinel_password"},
+			replies: []string{wrong}, user: redis.Failover{Password: secretPassword}, lasting: driver.ErrAuth, words: []string{"sentinel_password"},
 		},
 		"it is not a Sentinel": {
 			replies: []string{"-ERR unknown command 'SENTINEL'\r\n"}, lasting: driver.ErrConfig,
@@ -653,7 +653,7 @@ func TestErrorNamesUselessSentinels(t *testing.T) {
 				t.Errorf("%v does not match %v", err, want)
 			}
 			checkMentions(t, err, c.words...)
-			if err != nil && strings.Contains(err.Error(), secret) {
+			if err != nil && strings.Contains(err.Error(), secretPassword) {
 				t.Errorf("%v shows the password", err)
 			}
 		})

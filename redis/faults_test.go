@@ -204,7 +204,7 @@ func TestCancelledWaitsOnBrokenNetworkLeaveNothing(t *testing.T) {
 	r := startRig(t, 3)
 	const clients, ttl = 4, 6 * time.Second
 	var ways []route
-	g := &guarded{t: t}
+	g := &guardedResource{t: t}
 	stop := make(chan struct{})
 	var all sync.WaitGroup
 	for range clients {
@@ -261,7 +261,7 @@ func TestCancelledWaitsOnBrokenNetworkLeaveNothing(t *testing.T) {
 
 func TestLocksSurviveScriptFlush(t *testing.T) {
 	r := startRig(t, 3)
-	g := &guarded{t: t}
+	g := &guardedResource{t: t}
 	stop := g.startLoad(r, 4, "k", &holdfast.AcquireOptions{TTL: longTTL})
 	for range 60 {
 		r.do(rand.N(3), "SCRIPT", "FLUSH")
@@ -354,7 +354,7 @@ func TestFullServerStillRenewsLeases(t *testing.T) {
 }
 
 // Until then the other nodes keep the lease, and they may be full as well.
-func TestFullNodeTakesLostLockBackLater(t *testing.T) {
+func TestFullNodeRegainsLostLockLater(t *testing.T) {
 	r := startRig(t, 3)
 	c := r.newClient()
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL, NoRenew: true})
@@ -466,7 +466,7 @@ func TestLastingServerErrorEndsWait(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r, holder, waiter, _ := startLockers(t, rights...)
+			r, holder, waiter, _ := startLockers(t, permissions...)
 			r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: longTTL, NoRenew: true})
 			done := make(chan error)
 			go func() {

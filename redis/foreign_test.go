@@ -246,7 +246,7 @@ func TestKeyOfOtherTypeIsHeld(t *testing.T) {
 }
 
 func TestOtherTypeIsHeldWithoutTypePermission(t *testing.T) {
-	r, c, _, _ := startLockers(t, rights...)
+	r, c, _, _ := startLockers(t, permissions...)
 	r.do(0, "HSET", "lock:k", "5b1c:1", "1")
 	_, err := c.TryAcquire(t.Context(), "k", nil)
 	if !errors.Is(err, holdfast.ErrHeld) {

@@ -63,21 +63,21 @@ func newGate(opts *Options, n int) *gate {
 
 // report has the findings of a check, without the error that keeps the node from voting.
 type report struct {
-	server.Wakes                         // how waiters are woken
-	proof        format.Proof            // identifies the node in each request
-	ordered      bool                    // wake-ups arrive in their place among the replies
-	server       string                  // the dialed address
-	located      int64                   // Engine.Now when the place was asked for that address
-	hello        map[string]string       // reply to HELLO
-	process      string                  // run_id of the server
-	run          string                  // the same; for a node that fails over, with its last promotion
-	since        string                  // last promotion, of a node that fails over
-	floor        int64                   // lowest token that the server may grant
-	clock, read  int64                   // the server's clock at Engine.Now read, at which its tokens begin; 0: they begin at the client's clock
-	stay         *member.QuarantineError // set if it does not vote yet, but keeps the locks that it has
-	skipped      bool                    // this client let it vote without a quarantine
-	warns        map[string]error        // by subject
-	defects      map[string]error        // by subject; these may appear and disappear while the connection is open; never nil
+	server.WakeFaults                         // how waiters are woken
+	proof             format.Proof            // identifies the node in each request
+	ordered           bool                    // wake-ups arrive in their place among the replies
+	server            string                  // the dialed address
+	located           int64                   // Engine.Now when the place was asked for that address
+	hello             map[string]string       // reply to HELLO
+	process           string                  // run_id of the server
+	run               string                  // the same; for a node that fails over, with its last promotion
+	since             string                  // last promotion, of a node that fails over
+	floor             int64                   // lowest token that the server may grant
+	clock, read       int64                   // the server's clock at Engine.Now read, at which its tokens begin; 0: they begin at the client's clock
+	stay              *member.QuarantineError // set if it does not vote yet, but keeps the locks that it has
+	skipped           bool                    // this client let it vote without a quarantine
+	warns             map[string]error        // by subject
+	defects           map[string]error        // by subject; these may appear and disappear while the connection is open; never nil
 }
 
 func (r *report) addWarning(about string, err error) {
@@ -137,7 +137,7 @@ func (g *gate) dialNode(ctx context.Context, n *node) (*resp.Conn, report, error
 // checkServer checks whether the server at the other end may vote. A panic about one of its answers ends only
 // this connection.
 func (g *gate) checkServer(ctx context.Context, n *node, addr string, l *resp.Conn) (rep report, err error) {
-	err = resp.Contain(func() (err error) {
+	err = resp.CatchPanic(func() (err error) {
 		rep, err = g.examineServer(ctx, n, addr, l)
 		return err
 	})
@@ -157,10 +157,10 @@ func (g *gate) examineServer(ctx context.Context, n *node, addr string, l *resp.
 	if stay, ok := errors.AsType[*member.QuarantineError](err); ok && g.n == 1 {
 		rep.stay, err = stay, nil
 	}
-	if err != nil && !server.LacksRight(err.Error()) {
+	if err != nil && !server.LacksPermission(err.Error()) {
 		return rep, err
 	}
-	if err := g.tryPermissions(n, l, &rep.Wakes); err != nil {
+	if err := g.tryPermissions(n, l, &rep.WakeFaults); err != nil {
 		return rep, err // the error names each missing permission
 	}
 	if err != nil {
@@ -220,7 +220,7 @@ func (g *gate) identifyServer(ctx context.Context, n *node, l *resp.Conn, rep *r
 	if s.clock, err = server.ParseTime(values[1]); err != nil {
 		return s, err
 	}
-	if err := server.ClockSkew(s.clock, s.asked, rtt); err != nil {
+	if err := server.CheckClockSkew(s.clock, s.asked, rtt); err != nil {
 		rep.addWarning("clock", err)
 	}
 	if err := n.place.Identify(l); err != nil {
@@ -238,14 +238,14 @@ func (g *gate) identifyServer(ctx context.Context, n *node, l *resp.Conn, rep *r
 		}
 	}
 	if n.place.Replaced() {
-		rep.since = server.Promotion(s.info)
+		rep.since = server.PromotionID(s.info)
 		rep.run = member.Run(rep.run, rep.since)
 	}
 	return s, nil
 }
 
 // tryPermissions loads the scripts and tries the permissions that they need.
-func (g *gate) tryPermissions(n *node, l *resp.Conn, w *server.Wakes) error {
+func (g *gate) tryPermissions(n *node, l *resp.Conn, w *server.WakeFaults) error {
 	return w.Try(l, g.opts.format(), g.opts.probeKeys(n.engine.Client()+n.place.Tag()), n.engine.Client())
 }
 
@@ -304,13 +304,13 @@ func (g *gate) checkFitness(n *node, hello, info map[string]string) (defects map
 func (g *gate) recheckServer(s *connection, answer any) (defects map[string]error, err error) {
 	text, ok := answer.(string)
 	if !ok {
-		if err, refused := answer.(resp.Error); refused && server.LacksRight(string(err)) {
+		if err, refused := answer.(resp.Error); refused && server.LacksPermission(string(err)) {
 			return nil, server.AddAdvice(err, false)
 		}
 		return nil, nil
 	}
 	info := server.ParseInfo(text)
-	switch since := server.Promotion(info); {
+	switch since := server.PromotionID(info); {
 	case info["run_id"] != s.process:
 		return nil, errOtherProcess
 	case s.n.place.Replaced() && since != "" && since != s.since:
@@ -323,7 +323,7 @@ func (g *gate) recheckServer(s *connection, answer any) (defects map[string]erro
 var errOtherProcess = errors.New("another process of the server answers over the same connection, as behind a proxy: it may have forgotten locks")
 
 // errNoRun rejects a server without a run_id as one of several nodes.
-var errNoRun = server.Unfit("give Redis or Valkey themselves, not a proxy, or use this server alone", "%w", member.ErrNoRun)
+var errNoRun = server.UnfitError("give Redis or Valkey themselves, not a proxy, or use this server alone", "%w", member.ErrNoRun)
 
 // noteArrival records that addr is connected to a server, and rejects a second vote of the same server.
 func (g *gate) noteArrival(addr, run string) error {
@@ -348,7 +348,7 @@ func (g *gate) checkArrival(addr, run string) error {
 func (g *gate) findTwinLocked(addr, run string) error {
 	for other, r := range g.present {
 		if r == run && other != addr && run != "" {
-			return server.Unfit("list every server once", "it is the same server as %s, which would vote twice", other)
+			return server.UnfitError("list every server once", "it is the same server as %s, which would vote twice", other)
 		}
 	}
 	return nil
@@ -375,7 +375,7 @@ func (g *gate) markerKey(n *node) string { return n.place.MarkerKey(g.opts.forma
 // observeNode reads the marker of n and the clocks.
 func (g *gate) observeNode(l *resp.Conn, n *node, run string) (o member.Observation, err error) {
 	values, err := server.Ask(l, []string{"GET", g.markerKey(n)}, []string{"TIME"}) // in this order, so that the marker is not newer than the time
-	if refused, ok := errors.AsType[resp.Error](err); ok && format.Code([]byte(refused)) == "WRONGTYPE" {
+	if refused, ok := errors.AsType[resp.Error](err); ok && format.ErrorCode([]byte(refused)) == "WRONGTYPE" {
 		return o, g.explainRefusal(fmt.Errorf("%s: %w", g.markerKey(n), member.ErrType))
 	}
 	if err != nil {
@@ -463,15 +463,15 @@ func (g *gate) isDurable(l *resp.Conn) bool {
 func (g *gate) explainRefusal(err error) error {
 	switch conflict, ok := errors.AsType[*member.ConflictError](err); {
 	case ok && conflict.Newer:
-		return server.Unfit("update this program: https://github.com/holdfast-go/holdfast/blob/main/docs/operations.md#versions", "%w", err)
+		return server.UnfitError("update this program: https://github.com/holdfast-go/holdfast/blob/main/docs/operations.md#versions", "%w", err)
 	case ok && conflict.Version:
-		return server.Unfit("once no client of that version is left, DEL "+g.opts.setKey()+" on every node: https://github.com/holdfast-go/holdfast/blob/main/docs/operations.md#versions", "%w", err)
+		return server.UnfitError("once no client of that version is left, DEL "+g.opts.setKey()+" on every node: https://github.com/holdfast-go/holdfast/blob/main/docs/operations.md#versions", "%w", err)
 	case ok:
 		mend := fmt.Sprintf("give all clients the same nodes and maxttl, and Sentinels where failover is "+
 			"(if the set was changed on purpose: DEL %s on every node once no old client is left)", g.opts.setKey())
-		return server.Unfit(mend, "%w", err)
+		return server.UnfitError(mend, "%w", err)
 	case errors.Is(err, member.ErrFloor), errors.Is(err, member.ErrType):
-		return server.Unfit("DEL that key on this node, which is admitted again as if it were new", "%w", err)
+		return server.UnfitError("DEL that key on this node, which is admitted again as if it were new", "%w", err)
 	case errors.Is(err, member.ErrClocks):
 		return errClocks
 	case errors.Is(err, member.ErrNoRun):

@@ -35,7 +35,7 @@ func (i *independent) connect(ctx context.Context) error {
 			continue
 		}
 		u.Nodes = append(u.Nodes, driver.NodeError{Node: d.nodes[i].addr, Err: err})
-		if server.Lasting(err) || !d.opts.AllowDown && errors.Is(err, server.ErrReplica) {
+		if server.IsPermanent(err) || !d.opts.AllowDown && errors.Is(err, server.ErrReplica) {
 			unfit = append(unfit, driver.NodeError{Node: d.nodes[i].addr, Err: err})
 		}
 	}
@@ -75,7 +75,7 @@ func (e unfitError) Unwrap() []error { return (&driver.UnavailableError{Nodes: e
 func (i *independent) nodesToExamine(context.Context) ([]*node, nodeExam) {
 	var e nodeExam
 	if n := len(i.d.nodes); n%2 == 0 {
-		e.addFault("nodes", driver.VerdictWarning, evenWarning(n))
+		e.addFault("nodes", driver.VerdictWarning, evenCountWarning(n))
 	}
 	return i.d.nodes, e
 }

@@ -65,7 +65,7 @@ func (d *Driver) holderOn(ctx context.Context, st driver.Status) driver.Holder {
 	}
 	replies, err := nodes[i].runCommands(ctx, fields)
 	if err == nil {
-		if h, ok := format.Threads(replies[0]); ok {
+		if h, ok := format.ParseThreads(replies[0]); ok {
 			return h
 		}
 	}
@@ -145,7 +145,7 @@ func (n *node) readQueue(ctx context.Context, lock engine.Lock, most int) (owner
 // a server full of other data, and yields the locks of each step before it continues. If too few nodes answer,
 // it yields the locks that the others know, and then the error.
 func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Status) bool) error {
-	l := &listing{d: d, prefix: prefix, yield: yield, seen: make(map[string]bool)}
+	l := &listCall{d: d, prefix: prefix, yield: yield, seen: make(map[string]bool)}
 	reached := 0
 	nodes := d.set.members()
 	u := &driver.UnavailableError{Need: d.set.neededAnswers(len(nodes))}
@@ -175,8 +175,8 @@ type scanError struct{ error }
 
 func (e *scanError) Unwrap() error { return e.error }
 
-// listing is one call of List.
-type listing struct {
+// listCall is one call of List.
+type listCall struct {
 	d      *Driver
 	prefix string
 	yield  func(driver.Status) bool
@@ -186,9 +186,9 @@ type listing struct {
 
 // listNode lists the locks that a node may know. Bare keys are mixed with other data: of these it lists the
 // keys with an owner or a waiter of Holdfast.
-func (l *listing) listNode(ctx context.Context, n *node) error {
+func (l *listCall) listNode(ctx context.Context, n *node) error {
 	o := &l.d.opts
-	pattern := format.Glob(o.Prefix+l.prefix) + "*"
+	pattern := format.EscapeGlob(o.Prefix+l.prefix) + "*"
 	for cursor := ""; cursor != "0"; {
 		next, keys, err := n.scanKeys(ctx, cmp.Or(cursor, "0"), pattern)
 		if err != nil {
@@ -212,7 +212,7 @@ func (l *listing) listNode(ctx context.Context, n *node) error {
 }
 
 // yieldHeld yields the locks that are held or waited for.
-func (l *listing) yieldHeld(ctx context.Context, locks []engine.Lock) error {
+func (l *listCall) yieldHeld(ctx context.Context, locks []engine.Lock) error {
 	all := make([]driver.Status, len(locks))
 	errs := make([]error, len(locks))
 	var asking sync.WaitGroup
@@ -247,7 +247,7 @@ func (n *node) scanKeys(ctx context.Context, cursor, pattern string) (next strin
 		return "", nil, err
 	}
 	if err, ok := replies[0].(error); ok {
-		if server.LacksRight(err.Error()) {
+		if server.LacksPermission(err.Error()) {
 			err = fmt.Errorf("%w: grant it +scan, without which locks cannot be listed", server.AuthError(err))
 		}
 		return "", nil, err
@@ -295,7 +295,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, reason stri
 		var reply any
 		var err error
 		switch {
-		case !engine.Tokenless(st.Owner):
+		case !engine.IsTokenless(st.Owner):
 			reply, err = n.forceLock(asking, lock, st.Owner, reason)
 		case views[n.index].Owner == st.Owner:
 			reply, err = n.evalScript(asking, evalshaCall(d.opts.format().Drop, lock, st.Owner))
@@ -332,11 +332,11 @@ func (n *node) forceLock(ctx context.Context, lock engine.Lock, owner, why strin
 	if l == nil {
 		return nil, n.downCause()
 	}
-	gate, ask := l.gateFor(nil), quorum.Ask{Kind: quorum.AskRelease, HandOver: quorum.HandOver(int64(n.d.opts.MaxTTL))}
+	gate, ask := l.gateFor(nil), quorum.Ask{Kind: quorum.AskRelease, HandOver: quorum.HandOverTime(int64(n.d.opts.MaxTTL))}
 	if gate.Unknown != nil {
 		return nil, gate.Unknown
 	}
 	gate.Prepare(&ask)
 	return n.evalScript(ctx, l.proof.Call(n.d.opts.format().Force, lock, owner, format.Millis(ask.HandOver), format.Decimal(ask.Least),
-		format.Millis(int64(n.d.engine.Noted())), why))
+		format.Millis(int64(n.d.engine.NoteTime())), why))
 }

@@ -104,7 +104,7 @@ func (n *node) countKeys(ctx context.Context) int64 {
 // scanNodeLeaks scans one node.
 func (s *leakScan) scanNodeLeaks(ctx context.Context, n *node) error {
 	bare := s.d.opts.BareKeys
-	pattern := format.Glob(s.d.opts.Prefix) + "*"
+	pattern := format.EscapeGlob(s.d.opts.Prefix) + "*"
 	if bare {
 		pattern = wire.Queue + "*"
 	}
@@ -211,7 +211,7 @@ func (n *node) readLeak(ctx context.Context, key string) (l Leak, err error) {
 	case v.Owner == wire.Empty:
 		l.Owner, l.Fixable = "", true
 		l.Text = "a lock of another library without a TTL, with an empty value; delete it if its holder has died"
-	case format.Damaged(v.Owner):
+	case format.IsDamaged(v.Owner):
 		l.Fixable = true
 		l.Text = "a lock of Holdfast whose number is no token, as if another program had changed it; delete it if its holder has died"
 	default:

@@ -72,7 +72,7 @@ func TestLeaksListsOnlyLocksWithoutTTL(t *testing.T) {
 	c, waiter := r.newClient(), r.newClient()
 	held := r.acquire(c, "held", &holdfast.AcquireOptions{TTL: longTTL})
 	r.release(r.acquire(c, "idle", nil))
-	waits := fixture.Later(func() *holdfast.Lease { return r.acquire(waiter, "held", nil) })
+	waits := fixture.RunAsync(func() *holdfast.Lease { return r.acquire(waiter, "held", nil) })
 	r.awaitWaiters(c, "held", 1)
 	d := r.openDriver(r.nodes(), &redis.Options{ReadOnly: true})
 	t.Cleanup(func() { d.Close() })
@@ -135,7 +135,7 @@ func TestDeleteLeakDeletesOnlyForeignLeaks(t *testing.T) {
 }
 
 // The text of the leak reports the repair.
-func TestOwnLockWithoutTTLIsRepaired(t *testing.T) {
+func TestHoldfastLockWithoutTTLIsRepaired(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.newClient()
 	lease := r.acquire(c, "held", nil)

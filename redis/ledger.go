@@ -38,7 +38,7 @@ func (n *node) takeDebts() []debt {
 	return n.ledger.Take(n.engine.Now())
 }
 
-// returnDebts keeps releases again that got no answer.
+// returnDebts puts back releases that were sent and not answered.
 func (n *node) returnDebts(debts []debt) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -57,7 +57,7 @@ func (n *node) settleDebts(l *connection) {
 	var left []debt
 	for len(due) > 0 {
 		chunk := due[:min(len(due), debtBatch)]
-		cmds := slices.Clone(f.Loads())
+		cmds := slices.Clone(f.LoadCommands())
 		for _, d := range chunk {
 			ask := d.Ask
 			l.gateFor(nil).Prepare(&ask) // releases are always sent
@@ -68,7 +68,7 @@ func (n *node) settleDebts(l *connection) {
 			break
 		}
 		for i, d := range chunk {
-			if !isExecuted(replies[len(f.Loads())+i]) {
+			if !isExecuted(replies[len(f.LoadCommands())+i]) {
 				left = append(left, d)
 			}
 		}
@@ -81,5 +81,5 @@ func (n *node) settleDebts(l *connection) {
 // scripts or the marker, or if the key is at another shard.
 func isExecuted(reply any) bool {
 	err, failed := reply.(resp.Error)
-	return !failed || !resp.Says(reply, "NOSCRIPT") && !resp.Says(reply, "UNADMITTED") && !isRedirection(err)
+	return !failed || !resp.IsErrorCode(reply, "NOSCRIPT") && !resp.IsErrorCode(reply, "UNADMITTED") && !isRedirection(err)
 }

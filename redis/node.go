@@ -75,7 +75,7 @@ func credentialsAside(fn func(context.Context, string) (user, password string, e
 	}
 	type pair struct{ user, password string }
 	return func(ctx context.Context, addr string) (string, string, error) {
-		got, err := driverkit.CallAside(ctx, func() (got pair, err error) {
+		got, err := driverkit.CallUserFunc(ctx, func() (got pair, err error) {
 			got.user, got.password, err = fn(ctx, addr)
 			return got, err
 		}, func(pair) {})
@@ -122,7 +122,7 @@ func (n *node) sendEntry(e link.Entry) {
 	l := n.link.Load()
 	if l == nil {
 		err := n.downCause()
-		n.failEntry(e, engine.Failure{Err: err, Unsent: true, Fatal: server.Lasting(err) && !n.d.admitted.Load()})
+		n.failEntry(e, engine.Failure{Err: err, Unsent: true, Fatal: server.IsPermanent(err) && !n.d.admitted.Load()})
 		return
 	}
 	switch err := l.prepareRequest(e.Req); {
@@ -193,7 +193,7 @@ func (n *node) currentEvent() driver.NodeEvent {
 // full. The defect stays until the node grants a lock again, or its connection ends.
 func (n *node) noteRefusal(asked quorum.AskKind, v resp.Value) {
 	switch {
-	case v.IsError() && slices.Contains([]string{"OOM", "MISCONF", "NOREPLICAS"}, format.Code(v.Text)):
+	case v.IsError() && slices.Contains([]string{"OOM", "MISCONF", "NOREPLICAS"}, format.ErrorCode(v.Text)):
 		err := server.AddAdvice(v.Err(), false)
 		n.ill.Store(&err)
 	case asked == quorum.AskAcquire && v.Kind == ':' && n.ill.Load() != nil:

@@ -198,11 +198,11 @@ func TestLeaseEndsInTimeWithoutNodes(t *testing.T) {
 	r.checkCleared()
 }
 
-// blockedLog is a log handler that blocks on each line until it is mended.
-type blockedLog struct{ mended chan struct{} }
+// blockedLog is a log handler that blocks on each line until it is unblocked.
+type blockedLog struct{ unblocked chan struct{} }
 
 func (h blockedLog) Enabled(context.Context, slog.Level) bool  { return true }
-func (h blockedLog) Handle(context.Context, slog.Record) error { <-h.mended; return nil }
+func (h blockedLog) Handle(context.Context, slog.Record) error { <-h.unblocked; return nil }
 func (h blockedLog) WithAttrs([]slog.Attr) slog.Handler        { return h }
 func (h blockedLog) WithGroup(string) slog.Handler             { return h }
 
@@ -210,7 +210,7 @@ func (h blockedLog) WithGroup(string) slog.Handler             { return h }
 func TestHangingLoggerDelaysNoNode(t *testing.T) {
 	r := startRig(t, 1)
 	log := blockedLog{make(chan struct{})}
-	defer close(log.mended)
+	defer close(log.unblocked)
 	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{AllowEviction: true, Logger: slog.New(log)}), &holdfast.Options{Logger: slog.New(log)})
 	r.release(r.acquire(c, "k", nil))
 	r.do(0, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")

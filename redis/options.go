@@ -147,7 +147,7 @@ func (o *Options) checkNode(n *Node, number string) error {
 	}
 	if !server.IsSocket(n.Addr) {
 		// An invalid address is not shown, because it may be a URL with a password.
-		if host, port, err := net.SplitHostPort(n.Addr); err != nil || !driverkit.Dialable(cmp.Or(host, "localhost"), port) {
+		if host, port, err := net.SplitHostPort(n.Addr); err != nil || !driverkit.IsDialable(cmp.Or(host, "localhost"), port) {
 			return fmt.Errorf("%w: the address of node %s is not host:port, such as localhost:6379, nor the path of a socket; Open takes URLs",
 				driver.ErrInvalid, number)
 		}
@@ -179,7 +179,7 @@ func (o *Options) formatFits(nodes []Node) error {
 	if f == nil {
 		return fmt.Errorf("%w: format %q is not known; give redisson, or none for Holdfast's own", driver.ErrInvalid, o.Format)
 	}
-	if err := f.Fits(format.Set{Nodes: len(nodes), Cluster: o.Cluster, Replaced: !isSingleServer(nodes)}); err != nil {
+	if err := f.CheckFits(format.Set{Nodes: len(nodes), Cluster: o.Cluster, Replaced: !isSingleServer(nodes)}); err != nil {
 		return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
 	if f.DefaultPrefix() == "" {
@@ -250,7 +250,7 @@ func (f *Failover) checkAddrs() error {
 	for i, addr := range addrs {
 		host, port, err := net.SplitHostPort(addr)
 		switch {
-		case err != nil || !driverkit.Dialable(cmp.Or(host, "localhost"), port):
+		case err != nil || !driverkit.IsDialable(cmp.Or(host, "localhost"), port):
 			return fmt.Errorf("%w: address %d of %d of the Sentinels or servers is not host:port, such as localhost:26379", driver.ErrInvalid, i+1, len(addrs))
 		case slices.Contains(addrs[:i], addr):
 			return fmt.Errorf("%w: %s is listed twice; list each once", driver.ErrInvalid, addr)

@@ -227,7 +227,7 @@ func TestPatternSubscriberKeepsNoDeadWaiterAlive(t *testing.T) {
 		"PUBSUB": nil, "without the right to it": {"+pubsub|numsub"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, holder, waiter, _ := startLockers(t, slices.DeleteFunc(slices.Clone(rights), func(s string) bool { return slices.Contains(less, s) })...)
+			r, holder, waiter, _ := startLockers(t, slices.DeleteFunc(slices.Clone(permissions), func(s string) bool { return slices.Contains(less, s) })...)
 			conn, err := net.Dial("tcp", r.servers[0].Addr())
 			if err != nil {
 				t.Fatal(err)
@@ -236,7 +236,7 @@ func TestPatternSubscriberKeepsNoDeadWaiterAlive(t *testing.T) {
 			fmt.Fprint(conn, "PSUBSCRIBE *\r\n")
 			r.eventually("the console listens", func() bool { return r.do(0, "PUBSUB", "NUMPAT") == int64(1) })
 			l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: longTTL})
-			got := fixture.Later(func() *holdfast.Lease { return r.acquire(waiter, "k", &holdfast.AcquireOptions{TTL: longTTL}) })
+			got := fixture.RunAsync(func() *holdfast.Lease { return r.acquire(waiter, "k", &holdfast.AcquireOptions{TTL: longTTL}) })
 			r.awaitWaiters(holder, "k", 1)
 			dead := strings.Repeat("0", 25) + ".a"
 			r.do(0, zaddPlaceArgs("holdfast:queue:{lock:k}", dead, 1)...)

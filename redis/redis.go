@@ -62,13 +62,13 @@ func New(ctx context.Context, nodes []Node, opts *Options) (*Driver, error) {
 // keys for the same names.
 func (d *Driver) warnOfSetup(ctx context.Context) {
 	if n := len(d.nodes); n%2 == 0 && n > 0 {
-		d.opts.Logger.Warn(evenWarning(n).Error(), "nodes", n)
+		d.opts.Logger.Warn(evenCountWarning(n).Error(), "nodes", n)
 	}
 	level := slog.LevelInfo // it may be intended
 	if d.opts.ReadOnly {
 		level = slog.LevelWarn // the lock that the user looks for may be one of theirs
 	}
-	marker, who := d.opts.format().Sibling(d.opts.Prefix)
+	marker, who := d.opts.format().SiblingMarker(d.opts.Prefix)
 	for _, n := range d.nodes {
 		if marker == "" {
 			return
@@ -118,7 +118,7 @@ func prepareDriver(nodes []Node, opts *Options) (*Driver, error) {
 	d.set = &independent{&d.core}
 	cfg := engine.Config{Nodes: all, Keys: d.opts.lockKeys, Shared: d.opts.BareKeys}
 	if d.opts.Cluster || !isSingleServer(nodes) {
-		cfg.Noted = time.Duration(quorum.Noted(int64(d.opts.MaxTTL)))
+		cfg.NoteTime = time.Duration(quorum.NoteTime(int64(d.opts.MaxTTL)))
 	}
 	if d.opts.Cluster {
 		c := &cluster{d: &d.core, seeds: slices.Clone(nodes), doubt: make(chan struct{}, 1)}

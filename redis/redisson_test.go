@@ -83,7 +83,7 @@ func (r *rig) heldBy(c *holdfast.Client, key string, words ...string) {
 // repeats the wait with more time.
 func (r *rig) failedWait(c *holdfast.Client, key string) (err error) {
 	r.Helper()
-	for wait := 100 * time.Millisecond; wait < fixture.Patience(); wait *= 2 {
+	for wait := 100 * time.Millisecond; wait < fixture.MaxWait(); wait *= 2 {
 		if _, err = c.Acquire(r.Context(), key, &holdfast.AcquireOptions{Wait: wait}); !errors.Is(err, holdfast.ErrUnavailable) {
 			break
 		}
@@ -158,7 +158,7 @@ func TestWaiterAsksWhenRedissonPublishes(t *testing.T) {
 		crowd = append(crowd, zaddPlaceArgs("", fmt.Sprintf("00000000-0000-8000-8000-000000000000:%d", i), 1<<51+i)[2:]...)
 	}
 	r.do(0, crowd...)
-	next := fixture.Later(func() *holdfast.Lease { return r.acquire(c, "job", nil) })
+	next := fixture.RunAsync(func() *holdfast.Lease { return r.acquire(c, "job", nil) })
 	const channel = "redisson_lock__channel:{job}"
 	listeners := func() int64 { return r.do(0, "PUBSUB", "NUMSUB", channel).([]any)[1].(int64) }
 	r.eventually("the waiter listens", func() bool { return listeners() == 1 && asked.Load() > 1 })
@@ -418,7 +418,7 @@ func TestRedissonPermissionsAreEnough(t *testing.T) {
 	d := r.openDriver(r.nodes(), user)
 	c := r.clientOf(d, nil)
 	javaThread.lock(r, "job")
-	next := fixture.Later(func() *holdfast.Lease { return r.acquire(c, "job", nil) })
+	next := fixture.RunAsync(func() *holdfast.Lease { return r.acquire(c, "job", nil) })
 	r.eventually("the waiter listens", func() bool { return r.do(0, "PUBSUB", "NUMSUB", "redisson_lock__channel:{job}").([]any)[1] == int64(1) })
 	javaThread.unlock(r, "job")
 	r.release(<-next)

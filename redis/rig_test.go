@@ -38,7 +38,7 @@ const longTTL = 40 * time.Second
 func busyTimeout() time.Duration { return min(pace.Scale(5*time.Second), 10*time.Second) }
 
 // patience returns how long an event may take that is certain to come.
-func patience() time.Duration { return fixture.Patience() }
+func patience() time.Duration { return fixture.MaxWait() }
 
 // TestMain lets more tests run at once than there are processors, because most of them wait. It also serves as
 // the program of helper processes.
@@ -401,8 +401,8 @@ func (f *fleet) delayServers(d time.Duration) {
 
 func (f *fleet) findLeftovers() ([]string, error) { return findLeftovers(f.servers, f.prefix) }
 
-// guarded is a resource under a lock. It notices simultaneous holders, and tokens that do not rise.
-type guarded struct {
+// guardedResource is a resource under a lock. It notices simultaneous holders, and tokens that do not rise.
+type guardedResource struct {
 	t     testing.TB
 	count atomic.Int64
 	lossy bool // counters are lost: a late request brings an older clock, and only a request after a grant gets a higher token
@@ -413,7 +413,7 @@ type guarded struct {
 }
 
 // hold uses the resource for d as the holder of l. A holder whose lease is over has stood still and breaks no rule.
-func (g *guarded) hold(l *holdfast.Lease, d time.Duration) {
+func (g *guardedResource) hold(l *holdfast.Lease, d time.Duration) {
 	token := int64(l.Token())
 	g.mu.Lock()
 	now := time.Now()
@@ -440,14 +440,14 @@ func (g *guarded) hold(l *holdfast.Lease, d time.Duration) {
 }
 
 // lastToken returns the highest token of all holders.
-func (g *guarded) lastToken() int64 {
+func (g *guardedResource) lastToken() int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.last
 }
 
 // startLoad makes clients acquire the lock in turn until stop is called.
-func (g *guarded) startLoad(r *rig, clients int, key string, opts *holdfast.AcquireOptions) (stop func()) {
+func (g *guardedResource) startLoad(r *rig, clients int, key string, opts *holdfast.AcquireOptions) (stop func()) {
 	all := make([]*holdfast.Client, clients)
 	for i := range all {
 		all[i] = r.newClient()
@@ -455,7 +455,7 @@ func (g *guarded) startLoad(r *rig, clients int, key string, opts *holdfast.Acqu
 	return g.loadBy(r, all, key, opts)
 }
 
-func (g *guarded) loadBy(r *rig, clients []*holdfast.Client, key string, opts *holdfast.AcquireOptions) (stop func()) {
+func (g *guardedResource) loadBy(r *rig, clients []*holdfast.Client, key string, opts *holdfast.AcquireOptions) (stop func()) {
 	ctx, cancel := context.WithCancel(r.Context())
 	var all sync.WaitGroup
 	for _, c := range clients {

@@ -192,23 +192,23 @@ func TestWakeUpGrantsOnlyInOrder(t *testing.T) {
 
 // Servers differ in how they report a missing permission inside a script.
 func TestNewerServersNameMissingPermission(t *testing.T) {
-	for _, name := range redistest.Newer {
+	for _, name := range redistest.NewerServers {
 		t.Run(name, func(t *testing.T) {
 			program := redistest.Program(t, name)
 			var users []string
-			for i := range rights {
-				less := append(append([]string(nil), rights[:i]...), rights[i+1:]...)
+			for i := range permissions {
+				less := append(append([]string(nil), permissions[:i]...), permissions[i+1:]...)
 				users = append(users, aclUser(fmt.Sprintf("user%d", i), less...))
 			}
-			r := startWith(t, &redisproc.Options{Program: program, ACL: append(users, aclUser("all", rights...))})
-			r.release(r.acquire(r.clientOf(r.openDriver(r.nodes(), &redis.Options{Username: "all", Password: secret}), nil), "k", nil))
-			for i, right := range rights {
+			r := startWith(t, &redisproc.Options{Program: program, ACL: append(users, aclUser("all", permissions...))})
+			r.release(r.acquire(r.clientOf(r.openDriver(r.nodes(), &redis.Options{Username: "all", Password: secretPassword}), nil), "k", nil))
+			for i, right := range permissions {
 				switch right {
 				case "+auth", "+hello", "+ping", "+client|setname", "+publish", "+pubsub|numsub", "+subscribe", "+unsubscribe":
 					continue
 				}
 				command, _, _ := strings.Cut(strings.TrimPrefix(right, "+"), "|")
-				r.checkRejected(r.nodes(), &redis.Options{Username: fmt.Sprintf("user%d", i), Password: secret}, driver.ErrAuth,
+				r.checkRejected(r.nodes(), &redis.Options{Username: fmt.Sprintf("user%d", i), Password: secretPassword}, driver.ErrAuth,
 					"docs/operations.md", command)
 			}
 		})
@@ -217,9 +217,9 @@ func TestNewerServersNameMissingPermission(t *testing.T) {
 
 // The documented permissions are enough for bare keys.
 func TestBareKeysNeedNoExtraPermissions(t *testing.T) {
-	bare := strings.Replace(aclUser("bare", rights...), "~lock:*", "~job:*", 1)
+	bare := strings.Replace(aclUser("bare", permissions...), "~lock:*", "~job:*", 1)
 	r := startWith(t, &redisproc.Options{ACL: []string{bare}})
-	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{BareKeys: true, Username: "bare", Password: secret}), nil)
+	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{BareKeys: true, Username: "bare", Password: secretPassword}), nil)
 	r.release(r.acquire(c, "job:1", nil))
 	if denied := r.deniedCommands(); len(denied) != 0 {
 		t.Errorf("ACL LOG = %v, want nothing denied", denied)

@@ -133,7 +133,7 @@ func TestGrantInFoundSlotBeginsAtClock(t *testing.T) {
 			clusterOf(d).readTestMap(0)
 			wantFloor(t, clusterOf(d), firstToken())
 			time.Sleep(time.Second)
-			atA, atB := readNames(a), readNames(b)
+			atA, atB := recordScripts(a), recordScripts(b)
 			got := make(chan driver.Grant, 1)
 			failed := make(chan error, 1)
 			go func() {
@@ -141,15 +141,15 @@ func TestGrantInFoundSlotBeginsAtClock(t *testing.T) {
 				got <- g
 				failed <- err
 			}()
-			takeNames(atA)
+			takeScripts(atA)
 			a.Write(fmt.Appendf(nil, "-MOVED %d b:6379\r\n", wire.Slot("lock:k")))
 			least := firstToken()
-			if sent := takeNames(atB); len(sent) != 1 || !strings.HasSuffix(sent[0], " "+format.Decimal(least)) {
+			if sent := takeScripts(atB); len(sent) != 1 || !strings.HasSuffix(sent[0], " "+format.Decimal(least)) {
 				t.Errorf("it asked by %q, want %d at least", sent, least)
 			}
 			b.Write(fmt.Appendf(nil, ":%d\r\n", least-below))
 			if below > 0 { // a server that ignores the lowest token
-				takeNames(atB)
+				takeScripts(atB)
 				b.Write([]byte(":1\r\n")) // the release
 			}
 			g, err := <-got, <-failed
@@ -176,13 +176,13 @@ func TestClientWithoutFloorAsksForNoLock(t *testing.T) {
 	} {
 		withShards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
 			clusterOf(d).readTestMap(61 * time.Second)
-			atA := readNames(a)
+			atA := recordScripts(a)
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second) // no supervisor watches the connections here
 			defer cancel()
 			if err := ask(ctx, d); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "differ by more than a minute") {
 				t.Errorf("%s: %v", what, err)
 			}
-			if sent := slices.DeleteFunc(takeNames(atA), func(s string) bool { return s == "SUBSCRIBE" }); len(sent) > 0 {
+			if sent := slices.DeleteFunc(takeScripts(atA), func(s string) bool { return s == "SUBSCRIBE" }); len(sent) > 0 {
 				t.Errorf("for %s it was sent %q", what, sent)
 			}
 		})

@@ -202,7 +202,7 @@ func (n *node) watchConnection(l *connection, redial *session.Redial, report fun
 			l.HangUp(errHungUp)
 			return next
 		}
-		err := w.Look(l.takeSight())
+		err := w.Check(l.takeSnapshot())
 		n.stalled.Store(w.Stalled)
 		l.looked.Store(w.Looked)
 		switch {

@@ -68,7 +68,7 @@ func TestCounterLostUnderLoadLowersNoToken(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
 			r := startRig(t, n)
-			g := &guarded{t: t, lossy: true}
+			g := &guardedResource{t: t, lossy: true}
 			stop := g.startLoad(r, 4, "k", &holdfast.AcquireOptions{TTL: longTTL})
 			for i := range 100 {
 				name := wire.ServerFence("lock:k")

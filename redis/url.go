@@ -28,9 +28,9 @@ import (
 //	redis+sentinel://u:p@s1:26379,s2/NAME/0 the master that Sentinels know as NAME; rediss+sentinel:// over TLS
 //	redis+replicas://u:p@h1:6379,h2/0       a master and its replicas, without Sentinels; or rediss+replicas://
 //
-// Several URLs with blanks between them make one set, to which each adds its nodes: so a node
-// may be a master that moves, and each may have a login of its own. The first has the
-// parameters for all. User and password stand in the first for all, or in each:
+// Several URLs separated by blanks are one set, to which each adds its nodes: a node may be a master that can be
+// replaced, and each may have its own login. The parameters of the first URL apply to all. User and password are in
+// the first URL, for all nodes, or in each URL:
 //
 //	redis+sentinel://s1,s2,s3/one redis+sentinel://s4,s5,s6/two redis://h3
 //
@@ -290,7 +290,7 @@ func (o *Options) applyURL(u *driverkit.URL) (err error) {
 			return invalidError("parameter %s: %w", name, err)
 		}
 	}
-	o.secrets = u.Secrets("key", "passwordfile")
+	o.secrets = u.SecretFiles("key", "passwordfile")
 	if u.Parameters["ca"]+u.Parameters["cert"] != "" {
 		o.freshTLS = u.FreshTLS
 	}

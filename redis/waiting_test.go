@@ -45,7 +45,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 func noWakeUpIsLost(r *rig) {
 	const clients = 8
 	want := int64(handOvers(r))
-	g := &guarded{t: r}
+	g := &guardedResource{t: r}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	var ways []route
@@ -153,7 +153,7 @@ func (r *rig) cutSubscriptions(ways []route, count *atomic.Int64, want int64) (c
 func TestWithoutPubSubWaitersPoll(t *testing.T) {
 	for _, right := range []string{"+publish", "+subscribe"} {
 		t.Run(right, func(t *testing.T) {
-			less := slices.DeleteFunc(slices.Clone(rights), func(s string) bool { return s == right })
+			less := slices.DeleteFunc(slices.Clone(permissions), func(s string) bool { return s == right })
 			r, c, other, events := startLockers(t, less...)
 			for range 4 {
 				l := r.acquire(other, "k", &holdfast.AcquireOptions{TTL: longTTL})
@@ -218,7 +218,7 @@ func TestStoppedFirstWaiterDelaysOthersBriefly(t *testing.T) {
 			t.Logf("it cost %v", took)
 			// A lock whose next holder does not answer waits for the end of the hand-over, and then for a
 			// waiter to ask. The rest is for a busy machine.
-			if most := time.Duration(quorum.HandOver(int64(10*time.Second))) + maxWaiterRest + 5*time.Second; took > most {
+			if most := time.Duration(quorum.HandOverTime(int64(10*time.Second))) + maxWaiterRest + 5*time.Second; took > most {
 				t.Errorf("it cost %v, want %v at most", took, most)
 			}
 			if c.name != "stopped" {

@@ -18,7 +18,7 @@ import (
 // If there are several sets, each may be down when it is opened: then only its names are unavailable. Errors:
 // the errors of driver.Open; ErrInvalid for a list that cannot be parsed.
 func Open(ctx context.Context, urls string, opts *driver.OpenOptions) (driver.Driver, error) {
-	all, err := driverkit.Sets(urls)
+	all, err := driverkit.ParseSets(urls)
 	if err != nil {
 		return nil, err
 	}

@@ -19,20 +19,20 @@ import (
 // each attempt ends before the next.
 type attempts struct {
 	d     *Driver
-	try   func(ctx context.Context, first bool) (renewed, error)
+	try   func(ctx context.Context, first bool) (renewalResult, error)
 	limit time.Duration // time for an answer before the next attempt begins
 
 	work    context.Context // context of all attempts
 	stop    context.CancelFunc
 	begun   int
-	running []running // in the order in which they began
+	running []runningAttempt // in the order in which they began
 	results chan result
 	over    chan struct{} // closed when nobody receives results any more
 	next    *time.Timer   // fires when another attempt begins
 }
 
-// running is an attempt that has not ended.
-type running struct {
+// runningAttempt is an attempt that has not ended.
+type runningAttempt struct {
 	number int
 	giveUp context.CancelCauseFunc
 	linked *atomic.Bool // it had a connection of the renewal pool
@@ -40,13 +40,13 @@ type running struct {
 
 // result is the outcome of one attempt.
 type result struct {
-	renewed
+	renewalResult
 	err    error
 	number int
 }
 
 // tryRenewal calls try until the database answers, the TTL is over or ctx ends.
-func (d *Driver) tryRenewal(ctx context.Context, ttl time.Duration, try func(ctx context.Context, first bool) (renewed, error)) (renewed, error) {
+func (d *Driver) tryRenewal(ctx context.Context, ttl time.Duration, try func(ctx context.Context, first bool) (renewalResult, error)) (renewalResult, error) {
 	end := time.Now().Add(ttl)
 	if deadline, ok := ctx.Deadline(); ok && deadline.Before(end) {
 		end = deadline
@@ -54,14 +54,14 @@ func (d *Driver) tryRenewal(ctx context.Context, ttl time.Duration, try func(ctx
 	a := &attempts{
 		d: d, try: try, limit: pace.RequestTime(ttl, pace.Alone), results: make(chan result), over: make(chan struct{}), next: time.NewTimer(ttl),
 	}
-	a.work, a.stop = d.calls.Linger(ctx, time.Until(end))
-	a.work = d.withHurry(a.work, end)
+	a.work, a.stop = d.calls.RequestContext(ctx, time.Until(end))
+	a.work = d.withUrgency(a.work, end)
 	defer a.end()
 	return a.run()
 }
 
 // run starts attempts until one succeeds, one fails for good, or the time is over.
-func (a *attempts) run() (renewed, error) {
+func (a *attempts) run() (renewalResult, error) {
 	a.begin()
 	var last error
 	for pause := pace.ShortPause; ; {
@@ -71,10 +71,10 @@ func (a *attempts) run() (renewed, error) {
 		}
 		select {
 		case r := <-a.results:
-			a.running = slices.DeleteFunc(a.running, func(one running) bool { return one.number == r.number })
+			a.running = slices.DeleteFunc(a.running, func(one runningAttempt) bool { return one.number == r.number })
 			last = r.err
 			if r.err == nil || a.d.isFinal(r.err) || a.work.Err() != nil {
-				return r.renewed, r.err
+				return r.renewalResult, r.err
 			}
 			if r.number == a.begun {
 				a.next.Reset(driverkit.Jitter(pause))
@@ -83,7 +83,7 @@ func (a *attempts) run() (renewed, error) {
 		case <-a.next.C:
 			a.begin()
 		case <-ended:
-			return renewed{}, last
+			return renewalResult{}, last
 		}
 	}
 }
@@ -92,7 +92,7 @@ func (a *attempts) run() (renewed, error) {
 // The holder then learns of the error while its lease lasts.
 func (d *Driver) isFinal(err error) bool {
 	kind := d.kindOf(err)
-	return kind == full || kind == worn || !errors.Is(err, driver.ErrUnavailable) || driverkit.Lasts(err)
+	return kind == full || kind == worn || !errors.Is(err, driver.ErrUnavailable) || driverkit.IsPermanent(err)
 }
 
 // begin starts another attempt.
@@ -102,7 +102,7 @@ func (a *attempts) begin() {
 	a.begun++
 	number := a.begun
 	linked := new(atomic.Bool)
-	a.running = append(a.running, running{number, giveUp, linked})
+	a.running = append(a.running, runningAttempt{number, giveUp, linked})
 	if a.d.dialect == SQLite {
 		a.next.Stop()
 		timer := time.AfterFunc(a.limit, func() { giveUp(context.DeadlineExceeded) })
@@ -111,10 +111,10 @@ func (a *attempts) begin() {
 		a.next.Reset(a.limit)
 	}
 	a.d.calls.Go(func() {
-		var replaced []running
+		var replaced []runningAttempt
 		if len(earlier) > 0 && a.d.dialect != SQLite {
 			if !earlier[len(earlier)-1].linked.Load() {
-				ctx = context.WithValue(ctx, oldLinksKey{}, true)
+				ctx = context.WithValue(ctx, openConnKey{}, true)
 			}
 			if a.d.makeRoom(ctx, a.limit/2, earlier[0].giveUp) {
 				replaced = earlier
@@ -162,5 +162,5 @@ func (a *attempts) end() {
 		a.stop()
 		return
 	}
-	time.AfterFunc(pace.LastWords(), a.stop)
+	time.AfterFunc(pace.FinishTime(), a.stop)
 }

@@ -56,7 +56,7 @@ func (d *Driver) hasBell() bool {
 
 // noteHandOver notes a lost ring if the hand-over that a waiter has read is older than ringTime.
 func (d *Driver) noteHandOver(r row) {
-	if d.bell != nil && driverkit.Micros(r.now-r.since) > ringTime {
+	if d.bell != nil && driverkit.FromMicros(r.now-r.since) > ringTime {
 		now := time.Now()
 		d.ringLost.Store(&now)
 	}

@@ -31,18 +31,18 @@ type claim struct {
 	wake   chan struct{} // receives when the lock was handed to this claim
 	rung   atomic.Bool   // the claim was woken and has not asked since
 
-	left  bool // the database may have a lock or a ticket of this claim
-	doubt bool // an unread acquire got no answer and may be executed late
-	place bool // it has a ticket in the queue
-	ear   *ear // its connection before or inside the turnstile; nil: none
-	heard bool // it has asked since its ear was let in
-	begun time.Time
-	count int   // number of waiters, as read at the start
-	ahead int64 // approximate number of waiters before it
+	left     bool      // the database may have a lock or a ticket of this claim
+	doubt    bool      // an unread acquire got no answer and may be executed late
+	place    bool      // it has a ticket in the queue
+	waitConn *waitConn // its connection before or inside the turnstile; nil: none
+	heard    bool      // it has asked since its wait connection was let in
+	begun    time.Time
+	count    int   // number of waiters, as read at the start
+	ahead    int64 // approximate number of waiters before it
 }
 
 func (d *Driver) newClaim(req driver.Request) *claim {
-	c := &claim{d: d, req: req, begun: time.Now(), owner: d.owners.Next(req.Adoptable), holder: driverkit.AsJSON(req.Holder), wake: make(chan struct{}, 1)}
+	c := &claim{d: d, req: req, begun: time.Now(), owner: d.owners.Next(req.Adoptable), holder: driverkit.HolderJSON(req.Holder), wake: make(chan struct{}, 1)}
 	if !req.NoWait {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -69,13 +69,13 @@ func (c *claim) acquireLock(ctx context.Context) (driver.Grant, error) {
 		Ask: func(ctx, caller context.Context) (driver.Grant, error) {
 			if first && c.d.turnstile != nil && c.d.turnstile.isCrowded(c.req.Key) && c.enterTurnstile(caller) {
 				first = false
-				return driver.Grant{}, driverkit.ErrAgain
+				return driver.Grant{}, driverkit.ErrRetryNow
 			}
 			counts := look
 			first, look = false, false
 			return c.tryOnce(ctx, caller, counts)
 		},
-		Queued: func() bool { return c.place || c.ear.isInside() },
+		Queued: func() bool { return c.place || c.waitConn.isInside() },
 	}
 	if c.isAdoption() {
 		attempt.Last = c.d.unavailableError(errors.New("no answer yet"))
@@ -89,12 +89,12 @@ func (c *claim) tryOnce(ctx, caller context.Context, look bool) (driver.Grant, e
 	if c.d.dialect == SQLite {
 		return c.tryTogether(ctx, look)
 	}
-	if look && c.ear == nil && !c.isAdoption() && c.d.take.text != "" {
+	if look && c.waitConn == nil && !c.isAdoption() && c.d.take.text != "" {
 		if g, taken, err := c.takeUnread(ctx); taken || err != nil {
 			return g, err
 		}
 	}
-	if c.ear.isInside() && !c.heard {
+	if c.waitConn.isInside() && !c.heard {
 		c.heard = true
 		if g, taken, err := c.takeInside(ctx); taken || err != nil {
 			return g, err
@@ -119,8 +119,8 @@ func (c *claim) tryRead(ctx, caller context.Context, look bool) (driver.Grant, e
 		if c.place && r.place == nil && r.owner != c.owner {
 			c.rename()
 		}
-		if r.isReserved() && !c.ear.isInside() && c.enterTurnstile(caller) {
-			return driver.Grant{}, driverkit.ErrAgain
+		if r.isReserved() && !c.waitConn.isInside() && c.enterTurnstile(caller) {
+			return driver.Grant{}, driverkit.ErrRetryNow
 		}
 		want, err := c.nextRow(r)
 		if err != nil {
@@ -151,8 +151,8 @@ func (c *claim) tryRead(ctx, caller context.Context, look bool) (driver.Grant, e
 // enterTurnstile makes the claim wait before the turnstile of its lock, and reports whether it does. A caller
 // with little time polls instead, because its end would cost the connection.
 func (c *claim) enterTurnstile(caller context.Context) bool {
-	c.dropBrokenEar()
-	if c.ear != nil {
+	c.dropBrokenWaitConn()
+	if c.waitConn != nil {
 		return true
 	}
 	if c.d.turnstile == nil || c.req.NoWait || c.isAdoption() {
@@ -161,14 +161,14 @@ func (c *claim) enterTurnstile(caller context.Context) bool {
 	if end, ok := caller.Deadline(); ok && time.Until(end) < 2*ticketAfter {
 		return false
 	}
-	c.ear, c.heard = c.d.turnstile.enter(c.req.Key), false
-	return c.ear != nil
+	c.waitConn, c.heard = c.d.turnstile.enter(c.req.Key), false
+	return c.waitConn != nil
 }
 
-// dropBrokenEar drops an ear whose connection broke. The claim then polls, and the client avoids the turnstile
+// dropBrokenWaitConn drops a wait connection whose connection broke. The claim then polls, and the client avoids the turnstile
 // for a while.
-func (c *claim) dropBrokenEar() {
-	if c.ear != nil && c.ear.isOver() && !c.ear.isInside() {
+func (c *claim) dropBrokenWaitConn() {
+	if c.waitConn != nil && c.waitConn.isOver() && !c.waitConn.isInside() {
 		c.d.turnstile.avoidTurnstile(c.req.Key)
 		c.leaveTurnstile()
 	}
@@ -176,15 +176,15 @@ func (c *claim) dropBrokenEar() {
 
 // leaveTurnstile ends the claim's wait before the turnstile, in the background.
 func (c *claim) leaveTurnstile() {
-	if c.ear != nil {
-		c.d.calls.Go(c.ear.leave)
-		c.ear = nil
+	if c.waitConn != nil {
+		c.d.calls.Go(c.waitConn.leave)
+		c.waitConn = nil
 	}
 }
 
 // isOutsideTurnstile reports whether the claim still waits before the turnstile after a whole GET_LOCK.
 func (c *claim) isOutsideTurnstile() bool {
-	return c.ear != nil && !c.ear.isOver() && c.ear.rearmed.Load()
+	return c.waitConn != nil && !c.waitConn.isOver() && c.waitConn.rearmed.Load()
 }
 
 // takeInside takes the lock, as takeUnread does, for a claim that the turnstile has just let in. Its statement
@@ -197,10 +197,10 @@ func (c *claim) takeInside(ctx context.Context) (g driver.Grant, taken bool, err
 		places = -1 // no row matches
 	}
 	stamp, sent := newStamp(), time.Now()
-	token, taken, err := c.ear.takeLock(ctx, c, stamp, places)
+	token, taken, err := c.waitConn.takeLock(ctx, c, stamp, places)
 	switch {
 	case err != nil: // the next statement, on another connection, shows the outcome
-		c.ear, c.doubt, c.left = nil, true, true
+		c.waitConn, c.doubt, c.left = nil, true, true
 		return driver.Grant{}, false, nil
 	case !taken:
 		return driver.Grant{}, false, nil
@@ -211,7 +211,7 @@ func (c *claim) takeInside(ctx context.Context) (g driver.Grant, taken bool, err
 	}
 	g, err = c.newGrant(token, sent)
 	if err == nil {
-		c.d.noteGrip(c, heldLock{stamp: stamp, alone: true})
+		c.d.noteHeldLock(c, heldLock{stamp: stamp, alone: true})
 	}
 	return g, true, err
 }
@@ -225,7 +225,7 @@ const minToken = 1e15
 // not know, it inserts the first row. Otherwise it updates the row if no place in the queue was given since
 // the client saw the queue empty.
 func (c *claim) takeUnread(ctx context.Context) (g driver.Grant, taken bool, err error) {
-	stamp, ttl := newStamp(), driverkit.InMicros(c.req.TTL)
+	stamp, ttl := newStamp(), driverkit.ToMicros(c.req.TTL)
 	s, args := c.d.first, []any{c.req.Key, stamp, c.owner, c.holder, ttl}
 	places, known := c.d.knownPlaces(c.req.Key)
 	if known {
@@ -256,7 +256,7 @@ func (c *claim) takeUnread(ctx context.Context) (g driver.Grant, taken bool, err
 	c.d.notePlaces(c.req.Key, places, true)
 	g, err = c.newGrant(token, sent)
 	if err == nil {
-		c.d.noteGrip(c, heldLock{stamp: stamp, alone: true})
+		c.d.noteHeldLock(c, heldLock{stamp: stamp, alone: true})
 	}
 	return g, true, err
 }
@@ -280,7 +280,7 @@ func (c *claim) nextRow(r row) (row, error) {
 		return r, c.d.unavailableError(errStaleRead)
 	case c.isAdoption() && !(r.isHeldBy(c.from.Owner) && isSameGrant(r.token, c.from)) && !r.isHeldBy(c.owner):
 		return r, driver.ErrLost
-	case c.isAdoption(), mine, !r.isHeld() && (r.isTurnOf(c.owner) || c.ear.isInside() && r.first.isQueued()):
+	case c.isAdoption(), mine, !r.isHeld() && (r.isTurnOf(c.owner) || c.waitConn.isInside() && r.first.isQueued()):
 		next := r.grant(c.owner, c.holder, c.req.TTL)
 		if mine && c.place {
 			c.d.noteHandOver(r)
@@ -290,7 +290,7 @@ func (c *claim) nextRow(r row) (row, error) {
 		}
 		next.stamp = newStamp()
 		return next, nil
-	case r.isReserved() && r.first != nil && !c.ear.isInside():
+	case r.isReserved() && r.first != nil && !c.waitConn.isInside():
 		return r, nil
 	case !r.isHeld():
 		next := r.pass()
@@ -309,7 +309,7 @@ func (c *claim) completeGrant(ctx context.Context, r, own row, sent time.Time) (
 	}
 	g, err := c.newGrant(own.token, sent)
 	if err == nil {
-		c.d.noteGrip(c, heldLock{stamp: own.stamp, alone: r.first == nil})
+		c.d.noteHeldLock(c, heldLock{stamp: own.stamp, alone: r.first == nil})
 		c.d.notePlaces(c.req.Key, r.places+r.endCount(&own), r.there && r.first == nil)
 	}
 	return g, err
@@ -319,7 +319,7 @@ func (c *claim) completeGrant(ctx context.Context, r, own row, sent time.Time) (
 // left.
 func (c *claim) newGrant(token int64, sent time.Time) (driver.Grant, error) {
 	ttl := c.req.TTL
-	g := driver.Grant{Key: c.req.Key, Owner: c.owner, Token: token, Block: driverkit.Block, TTL: ttl, TrustedUntil: driverkit.Trust(sent, ttl)}
+	g := driver.Grant{Key: c.req.Key, Owner: c.owner, Token: token, Block: driverkit.Block, TTL: ttl, TrustedUntil: driverkit.TrustEnd(sent, ttl)}
 	if left := pace.Until(g.TrustedUntil, time.Now()); left < ttl/2 && (left <= 0 || !c.req.WillRenew) {
 		return driver.Grant{}, c.d.unavailableError(errors.New("the answer came too late"))
 	}
@@ -332,13 +332,13 @@ func (c *claim) queueUp(ctx, caller context.Context, r row) error {
 	if c.req.NoWait {
 		return held
 	}
-	if c.ear.isInside() && r.isUnconfirmed() { // the lock may have been handed to a waiter further back
+	if c.waitConn.isInside() && r.isUnconfirmed() { // the lock may have been handed to a waiter further back
 		c.leaveTurnstile()
-	} else if c.enterTurnstile(caller) && !c.place && (time.Since(c.begun) < ticketAfter || !c.ear.isQueued()) {
-		return held // write the ticket once the ear is queued, so that tickets have the order of GET_LOCK
+	} else if c.enterTurnstile(caller) && !c.place && (time.Since(c.begun) < ticketAfter || !c.waitConn.isQueued()) {
+		return held // write the ticket once the wait connection is queued, so that tickets have the order of GET_LOCK
 	}
 	c.left, c.ahead = true, r.waitersAhead()
-	until := r.now + driverkit.InMicros(place)
+	until := r.now + driverkit.ToMicros(place)
 	switch {
 	case r.place == nil:
 		if r.dead {
@@ -349,8 +349,8 @@ func (c *claim) queueUp(ctx, caller context.Context, r row) error {
 		// Write the ticket before the stamp: a release that has not seen the ticket then finds another stamp
 		// and reads again.
 		holder := c.holder
-		if c.ear != nil {
-			holder += queued
+		if c.waitConn != nil {
+			holder += queuedMark
 		}
 		if _, err := c.d.execRepeated(ctx, c.d.join, c.req.Key, c.owner, r.places+1, holder, until); err != nil {
 			return err
@@ -359,7 +359,7 @@ func (c *claim) queueUp(ctx, caller context.Context, r row) error {
 			return err
 		}
 		c.place, c.ahead = true, int64(c.count)
-	case r.lapse-r.now < driverkit.InMicros(place/2):
+	case r.lapse-r.now < driverkit.ToMicros(place/2):
 		if _, err := c.d.execRepeated(ctx, c.d.stay, c.req.Key, c.owner, until); err != nil {
 			return err
 		}
@@ -379,11 +379,11 @@ func (c *claim) heldError(r row) *driver.HeldError {
 // polls only for lost rings.
 func (c *claim) planPause(obstacle error, tries int) (limit time.Duration, again <-chan struct{}) {
 	m := c.d.pollTiming
-	c.dropBrokenEar()
-	if c.ear != nil && !c.heard {
-		again = c.ear.done
+	c.dropBrokenWaitConn()
+	if c.waitConn != nil && !c.heard {
+		again = c.waitConn.done
 	}
-	if errors.Is(obstacle, driverkit.ErrAgain) {
+	if errors.Is(obstacle, driverkit.ErrRetryNow) {
 		return ticketAfter - min(time.Since(c.begun), ticketAfter*4/5), again
 	}
 	limit = min(pace.ShortPause<<min(tries, 10), pace.LongPause)
@@ -395,7 +395,7 @@ func (c *claim) planPause(obstacle error, tries int) (limit time.Duration, again
 		}
 		limit = min(limit, held.Remaining+m.poll)
 		switch {
-		case c.ear != nil && !c.place: // the next request writes a ticket
+		case c.waitConn != nil && !c.place: // the next request writes a ticket
 			limit = min(limit, ticketAfter)
 		case again != nil:
 			limit = min(m.blocked*time.Duration(min(c.ahead+1, 5)), held.Remaining+m.poll)
@@ -412,7 +412,7 @@ func (c *claim) abandon() {
 	}
 	g := driver.Grant{Key: c.req.Key, Owner: c.owner, TTL: max(c.req.TTL, place)}
 	c.d.calls.Go(func() {
-		c.d.insistFree(g.TTL, func() {}, func(ctx context.Context) error {
+		c.d.freeUntilConfirmed(g.TTL, func() {}, func(ctx context.Context) error {
 			return c.d.runTogether(ctx, func(ctx context.Context) error { return c.d.giveUp(ctx, g) })
 		})
 	})

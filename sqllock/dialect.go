@@ -173,7 +173,7 @@ func newTables(dialect Dialect, prefix string) (*tables, error) {
 		&t.stay:    `UPDATE holdfast_ticket SET expires = $3 WHERE name = $1 AND owner = $2`,
 		&t.leave:   `DELETE FROM holdfast_ticket WHERE name = $1 AND owner = $2`,
 		&t.sweep:   `DELETE FROM holdfast_ticket WHERE expires <= {now}`,
-		&t.lapsed:  `SELECT name, owner FROM holdfast_ticket WHERE expires <= {now} LIMIT ` + strconv.Itoa(page),
+		&t.lapsed:  `SELECT name, owner FROM holdfast_ticket WHERE expires <= {now} LIMIT ` + strconv.Itoa(listPageSize),
 		&t.drop:    `DELETE FROM holdfast_ticket WHERE name = $1 AND owner = $2 AND expires <= {now}`,
 		&t.version: `SELECT MAX(version) FROM holdfast_version`,
 	} {
@@ -245,10 +245,10 @@ const takeFreeSQL = `INSERT INTO holdfast_lock AS l (name, stamp, token, owner, 
 // listSQL returns a page of locks that are held or waited for, ordered by name, from $1 on and without $2.
 var listSQL = `SELECT {now}, l.name, l.token, l.owner, l.holder, l.since, l.expires, ` + waitersSQL + ` FROM holdfast_lock l
 	WHERE l.name >= $1 AND l.name <> $2 AND (l.owner <> '' AND l.expires > {now} OR EXISTS (
-		SELECT 1 FROM holdfast_ticket t WHERE t.name = l.name AND t.expires > {now} AND t.owner <> l.owner)) ORDER BY l.name LIMIT ` + strconv.Itoa(page)
+		SELECT 1 FROM holdfast_ticket t WHERE t.name = l.name AND t.expires > {now} AND t.owner <> l.owner)) ORDER BY l.name LIMIT ` + strconv.Itoa(listPageSize)
 
-// page is the number of locks per listing statement.
-const page = 500
+// listPageSize is the number of locks per listing statement.
+const listPageSize = 500
 
 // queueSQL lists the waiters, in order.
 const queueSQL = `SELECT t.owner, t.holder FROM holdfast_ticket t LEFT JOIN holdfast_lock l ON l.name = t.name

@@ -27,7 +27,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	defer d.calls.Leave()
 	ctx, cancel := context.WithTimeout(ctx, pace.ExamTime())
 	defer cancel()
-	l := &doctorRun{Notes: driverkit.Notes{Node: d.node}, d: d, limit: pace.RequestTime(cmp.Or(ttl, driverkit.ExamTTL), pace.Alone)}
+	l := &doctorRun{Findings: driverkit.Findings{Node: d.node}, d: d, limit: pace.RequestTime(cmp.Or(ttl, driverkit.DoctorTTL), pace.Alone)}
 	var conn *sql.Conn
 	err := l.retryWhileBusy(ctx, func() (err error) {
 		conn, err = d.db.Conn(ctx)
@@ -77,7 +77,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 
 // doctorRun is one run of the doctor.
 type doctorRun struct {
-	driverkit.Notes
+	driverkit.Findings
 	d     *Driver
 	conn  *sql.Conn
 	limit time.Duration // bounds one attempt
@@ -97,11 +97,11 @@ func (l *doctorRun) readRow(ctx context.Context, text string, to ...any) error {
 
 func (l *doctorRun) checkPace(ctx context.Context) error {
 	var one int
-	return l.Pace(l.limit, func() error { return l.readRow(ctx, "SELECT 1", &one) })
+	return l.CheckRoundTrip(l.limit, func() error { return l.readRow(ctx, "SELECT 1", &one) })
 }
 
-// known has the oldest supported version of each dialect, and the query for the server's own.
-var known = map[Dialect]struct {
+// oldestVersions has the oldest supported version of each dialect, and the query for the server's own.
+var oldestVersions = map[Dialect]struct {
 	ask   string
 	least []int
 }{
@@ -110,7 +110,7 @@ var known = map[Dialect]struct {
 }
 
 func (l *doctorRun) checkVersion(ctx context.Context) error {
-	k := known[l.d.dialect]
+	k := oldestVersions[l.d.dialect]
 	var text string
 	if err := l.readRow(ctx, k.ask, &text); err != nil {
 		return err

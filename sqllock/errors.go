@@ -91,7 +91,9 @@ func (s dialectRules) kindOf(err error) kind {
 
 // explainError returns err with its meaning and its fix.
 func (d *Driver) explainError(ctx context.Context, err error) error {
-	lasts := func(format string, args ...any) error { return driverkit.Refusal{Err: fmt.Errorf(format, args...)} }
+	lasts := func(format string, args ...any) error {
+		return driverkit.PermanentError{Err: fmt.Errorf(format, args...)}
+	}
 	switch d.kindOf(err) {
 	case alien:
 		return lasts("%w: %w; correct user and password", driver.ErrAuth, err)
@@ -123,7 +125,7 @@ func (d *Driver) explainError(ctx context.Context, err error) error {
 	}
 	switch {
 	case errors.Is(err, errVersion):
-		return driverkit.Refusal{Err: err}
+		return driverkit.PermanentError{Err: err}
 	case isLate(ctx):
 		return fmt.Errorf("no answer in time: %w", err)
 	}

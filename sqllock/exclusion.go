@@ -48,7 +48,7 @@ func (d *Driver) checkExclusion(ctx context.Context, quick bool) error {
 		}
 	}
 	if kind, err := d.tryExclusion(ctx); err == nil && kind == noExclusion {
-		return driverkit.Refusal{Err: errNoExclusion}
+		return driverkit.PermanentError{Err: errNoExclusion}
 	}
 	return nil
 }

@@ -154,11 +154,11 @@ func TestTablesWithoutTransactionsKeepLocks(t *testing.T) {
 				}
 				db := r.openPool(r.newRelay().Addr)
 				d, err := sqllock.New(r.Context(), db, r.dialect, &sqllock.Options{Prefix: r.prefix, NoCheck: true})
-				r.Must(err)
+				r.NoError(err)
 				defer d.Close()
-				r.Must(d.Migrate(r.Within()))
+				r.NoError(d.Migrate(r.WaitContext()))
 				bad := make(map[string]string)
-				for _, f := range d.Diagnose(r.Within(), 0) {
+				for _, f := range d.Diagnose(r.WaitContext(), 0) {
 					if f.Bad() {
 						bad[f.Check] = f.Text
 					}
@@ -167,7 +167,7 @@ func TestTablesWithoutTransactionsKeepLocks(t *testing.T) {
 					r.Errorf("the doctor finds %q, want that there are no transactions, and that of the engine %s", bad, engine)
 				}
 				tx := r.beginTx()
-				if err := sqllock.LockRow(r.Within(), tx, r.dialect, r.in("holdfast_version"), "version", 1); !errors.Is(err, driver.ErrInvalid) {
+				if err := sqllock.LockRow(r.WaitContext(), tx, r.dialect, r.in("holdfast_version"), "version", 1); !errors.Is(err, driver.ErrInvalid) {
 					r.Errorf("LockRow() = %v, want ErrInvalid", err)
 				}
 				r.Release(r.Acquire(r.newClient(), "k", long))

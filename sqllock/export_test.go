@@ -11,18 +11,18 @@ import (
 // Ping asks the database, as the driver does now and then.
 func (d *Driver) Ping(ctx context.Context) error { return d.pingDatabase(ctx, d.renewDB) }
 
-// Sleepy sets all poll intervals of d's waiters to every.
-func (d *Driver) Sleepy(every time.Duration) {
+// SetPollInterval sets all poll intervals of d's waiters to every.
+func (d *Driver) SetPollInterval(every time.Duration) {
 	d.pollTiming.poll, d.pollTiming.hasty, d.pollTiming.slowest, d.pollTiming.blocked = every, every, every, every
 }
 
-// Mute removes d's bell, as in an older program. Nothing else may use d meanwhile.
-func (d *Driver) Mute() { d.bell = nil }
+// RemoveBell removes d's bell, as in an older program. Nothing else may use d meanwhile.
+func (d *Driver) RemoveBell() { d.bell = nil }
 
-// Decide has a claim of owner, with a ticket if place, decide about the lock "k" twice: by the one statement
+// DecideTwice has a claim of owner, with a ticket if place, decide about the lock "k" twice: by the one statement
 // of SQLite, whose change stays, and by the row as it was before. It returns both decisions; an empty owner
 // leaves the lock.
-func (d *Driver) Decide(ctx context.Context, owner string, place bool) (byStatement, byRow Decision, err error) {
+func (d *Driver) DecideTwice(ctx context.Context, owner string, place bool) (byStatement, byRow Decision, err error) {
 	c := d.newClaim(driver.Request{Key: "k", TTL: time.Minute})
 	defer c.leave()
 	c.owner, c.place = owner, place
@@ -48,7 +48,7 @@ func (d *Driver) Decide(ctx context.Context, owner string, place bool) (byStatem
 // that must succeed by end, and of a newcomer.
 func BusyPauses(waited time.Duration, end time.Time) (hurried, newcomer time.Duration) {
 	d := &Driver{dialect: SQLite}
-	return busyPause(d.withHurry(context.Background(), end), waited), busyPause(context.Background(), waited)
+	return busyPause(d.withUrgency(context.Background(), end), waited), busyPause(context.Background(), waited)
 }
 
 // Decision is a change to a lock by a claim.

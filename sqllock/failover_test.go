@@ -45,12 +45,12 @@ func (r *rig) fillPool(db *sql.DB, size int) {
 	db.SetMaxIdleConns(size)
 	var all []*sql.Conn
 	for range size {
-		conn, err := db.Conn(r.Within())
-		r.Must(err)
+		conn, err := db.Conn(r.WaitContext())
+		r.NoError(err)
 		all = append(all, conn)
 	}
 	for _, conn := range all {
-		r.Must(conn.Close())
+		r.NoError(conn.Close())
 	}
 }
 
@@ -66,12 +66,12 @@ func TestDriverLeavesReadOnlyServer(t *testing.T) {
 		defer db.Close()
 		r.most = 6
 		d, err := r.openOn(db)
-		fixture.Closed(r.Rig, d, err)
+		fixture.CloseAtEnd(r.Rig, d, err)
 		r.fillPool(db, r.most)
 		a.moved.Store(true)
-		g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
-		r.Must(err)
-		r.Must(d.Release(r.Within(), g, 0))
+		g, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: long, NoWait: true})
+		r.NoError(err)
+		r.NoError(d.Release(r.WaitContext(), g, 0))
 		if n := a.connected.Load(); n > int32(r.most) {
 			r.Errorf("%d connections were made, of a pool of %d", n, r.most)
 		}
@@ -90,8 +90,8 @@ func TestDeadPoolCostsNoLease(t *testing.T) {
 		defer relay.Close()
 		r.most = 8
 		d, err := sqllock.New(r.Context(), db, r.dialect, &sqllock.Options{Prefix: r.prefix})
-		fixture.Closed(r.Rig, d, err)
-		g := r.Grant(d, "k", ttl)
+		fixture.CloseAtEnd(r.Rig, d, err)
+		g := r.AcquireGrant(d, "k", ttl)
 		r.fillPool(db, r.most)
 		relay.Set(func() { relay.Hole = true })
 		a.moved.Store(true)
@@ -100,7 +100,7 @@ func TestDeadPoolCostsNoLease(t *testing.T) {
 		if out := d.Renew(ctx, []driver.Grant{g})[0]; out.Err != nil || !out.TrustedUntil.After(g.TrustedUntil) {
 			r.Errorf("Renew() = %+v, want that it is renewed by a new connection", out)
 		}
-		r.Must(d.Release(r.Within(), g, 0))
+		r.NoError(d.Release(r.WaitContext(), g, 0))
 	})
 }
 
@@ -111,16 +111,16 @@ func TestBrokenRenewPoolCostsNoLease(t *testing.T) {
 		broken := r.openPool(relay.Addr)
 		relay.Set(func() { relay.Refuse = true })
 		d, err := sqllock.New(r.Context(), r.openPool(r.socketPath()), r.dialect, &sqllock.Options{Prefix: r.prefix, RenewDB: broken})
-		fixture.Closed(r.Rig, d, err)
+		fixture.CloseAtEnd(r.Rig, d, err)
 		d.Notify(func(e driver.NodeEvent) {
 			if e.State == driver.NodeDown {
 				r.Errorf("the node is %v: %v", e.State, e.Err)
 			}
 		})
-		g := r.Grant(d, "k", long)
+		g := r.AcquireGrant(d, "k", long)
 		r.RenewGrant(d, g, long)
-		r.Must(d.Ping(r.Within()))
-		r.Must(d.Release(r.Within(), g, 0))
+		r.NoError(d.Ping(r.WaitContext()))
+		r.NoError(d.Release(r.WaitContext(), g, 0))
 	})
 }
 

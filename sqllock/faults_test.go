@@ -27,8 +27,8 @@ func TestOneConnectionIsEnough(t *testing.T) {
 			at = r.newRelay().Addr
 		}
 		d, err := r.openOn(r.openPool(at))
-		fixture.Closed(r.Rig, d, err)
-		fixture.Crowd(r.Rig, d, 60)
+		fixture.CloseAtEnd(r.Rig, d, err)
+		fixture.CheckCrowd(r.Rig, d, 60)
 		r.checkCleared()
 	})
 }
@@ -37,7 +37,7 @@ func TestOneConnectionIsEnough(t *testing.T) {
 func TestUnsentStatementBlamesNoDatabase(t *testing.T) {
 	forEach(t, []database{onSQLite}, func(r *rig) {
 		d := r.newDriver()
-		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+		r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", long), 0))
 		ctx, end := context.WithCancelCause(r.Context())
 		end(context.DeadlineExceeded)
 		if err := d.Ping(ctx); !errors.Is(err, driver.ErrUnavailable) {
@@ -54,10 +54,10 @@ func TestBusyPoolIsNoDatabaseFault(t *testing.T) {
 		db := r.openPool(r.newRelay().Addr)
 		r.most = 1
 		d, err := r.openOn(db)
-		fixture.Closed(r.Rig, d, err)
+		fixture.CloseAtEnd(r.Rig, d, err)
 		conn, err := db.Conn(r.Context())
-		r.Must(err)
-		_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: 5 * brief, NoWait: true})
+		r.NoError(err)
+		_, err = d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: 5 * brief, NoWait: true})
 		conn.Close()
 		down, ok := errors.AsType[*driver.UnavailableError](err)
 		if !ok || len(down.Nodes) > 0 || !strings.Contains(err.Error(), "1 connections of the pool are in use") {
@@ -74,29 +74,29 @@ func TestBusyPoolIsNoDatabaseFault(t *testing.T) {
 func TestConflictIsRepeated(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d := r.newDriver()
-		a, b := r.Grant(d, "a", long), r.Grant(d, "b", long)
+		a, b := r.AcquireGrant(d, "a", long), r.AcquireGrant(d, "b", long)
 		tx, err := r.db.BeginTx(r.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-		r.Must(err)
+		r.NoError(err)
 		run := func(text string) {
 			r.Helper()
-			_, err := tx.ExecContext(r.Within(), r.in(text))
-			r.Must(err)
+			_, err := tx.ExecContext(r.WaitContext(), r.in(text))
+			r.NoError(err)
 		}
 		for i := range 20 { // make this transaction the costlier victim
 			run(fmt.Sprintf("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('x', 'x%d', 1, '{}', 1)", i))
 		}
 		run("UPDATE holdfast_lock SET places = places WHERE name = 'b'")
 		renewed := make(chan []driver.Renewal, 1)
-		go func() { renewed <- d.Renew(r.Within(), []driver.Grant{a, b}) }()
+		go func() { renewed <- d.Renew(r.WaitContext(), []driver.Grant{a, b}) }()
 		time.Sleep(300 * time.Millisecond) // the driver has a and waits for b
 		run("UPDATE holdfast_lock SET places = places WHERE name = 'a'")
-		r.Must(tx.Commit())
+		r.NoError(tx.Commit())
 		for i, renewal := range <-renewed {
 			if renewal.Err != nil {
 				r.Errorf("renewal %d: %v", i, renewal.Err)
 			}
 		}
-		r.Must(errors.Join(d.Release(r.Within(), a, 0), d.Release(r.Within(), b, 0)))
+		r.NoError(errors.Join(d.Release(r.WaitContext(), a, 0), d.Release(r.WaitContext(), b, 0)))
 	})
 }
 
@@ -104,19 +104,19 @@ func TestConflictIsRepeated(t *testing.T) {
 func TestLockedTicketDelaysNoWaiter(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d := r.newDriver()
-		g := r.Grant(d, "k", 2*long)
+		g := r.AcquireGrant(d, "k", 2*long)
 		r.execSQL("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('x', 'gone', 1, '{}', 1), ('y', 'gone', 1, '{}', 1)")
 		tx, err := r.db.BeginTx(r.Context(), nil)
-		r.Must(err)
+		r.NoError(err)
 		defer tx.Rollback()
-		_, err = tx.ExecContext(r.Within(), r.in("UPDATE holdfast_ticket SET holder = '{ }' WHERE name = 'x' AND owner = 'gone'"))
-		r.Must(err)
-		got := fixture.Later(func() driver.Grant { return r.Grant(d, "k", long) })
+		_, err = tx.ExecContext(r.WaitContext(), r.in("UPDATE holdfast_ticket SET holder = '{ }' WHERE name = 'x' AND owner = 'gone'"))
+		r.NoError(err)
+		got := fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(d, "k", long) })
 		r.Eventually("it waits", func() bool { return r.waiterCount() == 1 })
-		r.Must(d.Release(r.Within(), g, 0))
-		next := fixture.Receive(r.Rig, got)
-		r.Must(tx.Rollback())
-		r.Must(d.Release(r.Within(), next, 0))
+		r.NoError(d.Release(r.WaitContext(), g, 0))
+		next := fixture.AwaitResult(r.Rig, got)
+		r.NoError(tx.Rollback())
+		r.NoError(d.Release(r.WaitContext(), next, 0))
 	})
 }
 
@@ -126,7 +126,7 @@ func TestErrorNamesReadOnlySession(t *testing.T) {
 		r.settings = map[string]string{
 			"MariaDB": "&tx_read_only=1", "MySQL": "&transaction_read_only=1",
 		}[r.name]
-		_, err := r.newDriver().Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+		_, err := r.newDriver().Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: long, NoWait: true})
 		if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "no writes are taken") {
 			r.Errorf("Acquire() = %v, want that no writes are taken", err)
 		}
@@ -149,7 +149,7 @@ func TestMissingTablesEndWait(t *testing.T) {
 		r.execSQL("DROP TABLE holdfast_ticket")
 		r.execSQL("DROP TABLE holdfast_lock")
 		r.execSQL("DROP TABLE holdfast_version")
-		_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
+		_, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: long})
 		if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "holdfast migrate") {
 			r.Errorf("Acquire() = %v, want ErrConfig and how to make the tables", err)
 		}
@@ -157,7 +157,7 @@ func TestMissingTablesEndWait(t *testing.T) {
 		if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "holdfast migrate") {
 			r.Errorf("New() = %v, want ErrConfig and how to make the tables", err)
 		}
-		found := d.Diagnose(r.Within(), 0)
+		found := d.Diagnose(r.WaitContext(), 0)
 		if last := found[len(found)-1]; last.Verdict != driver.VerdictFault || last.Check != "schema" {
 			r.Errorf("Diagnose() = %+v, want a fault of the schema", found)
 		}
@@ -168,7 +168,7 @@ func TestMigrateKeepsNewerTables(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		d := r.newDriver()
 		r.execSQL("INSERT INTO holdfast_version (version) VALUES (99)")
-		for what, err := range map[string]error{"Migrate": d.Migrate(r.Within()), "New": func() error { _, err := r.openOn(r.db); return err }()} {
+		for what, err := range map[string]error{"Migrate": d.Migrate(r.WaitContext()), "New": func() error { _, err := r.openOn(r.db); return err }()} {
 			if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "update the program") {
 				r.Errorf("%s() = %v, want that the program is older", what, err)
 			}
@@ -181,20 +181,20 @@ func TestRunningProgramAcceptsNewerTables(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		d := r.newDriver()
 		c := r.Client(d)
-		l, old := r.Acquire(c, "k", long), r.Grant(d, "waited for", long)
+		l, old := r.Acquire(c, "k", long), r.AcquireGrant(d, "waited for", long)
 		served := make(chan error, 1)
 		go func() {
-			_, err := d.Acquire(r.Within(), driver.Request{Key: "waited for", TTL: long})
+			_, err := d.Acquire(r.WaitContext(), driver.Request{Key: "waited for", TTL: long})
 			served <- err
 		}()
 		r.execSQL("INSERT INTO holdfast_version (version) VALUES (99)")
-		r.Must(d.Ping(r.Within()))
+		r.NoError(d.Ping(r.WaitContext()))
 		if e := d.Nodes()[0]; e.State != driver.NodeUp {
 			r.Errorf("the database is %v: %v", e.State, e.Err)
 		}
-		r.Must(l.Extend(r.Within(), long))
-		r.Must(d.Release(r.Within(), old, 0))
-		r.Must(<-served)
+		r.NoError(l.Extend(r.WaitContext(), long))
+		r.NoError(d.Release(r.WaitContext(), old, 0))
+		r.NoError(<-served)
 		r.Release(r.Acquire(c, "another", long), l)
 	})
 }
@@ -207,9 +207,9 @@ func TestConcurrentMigrateCreatesTables(t *testing.T) {
 		r.db.SetMaxOpenConns(20)
 		runTogether(8, func(int) {
 			d, err := sqllock.New(r.Context(), r.db, r.dialect, &sqllock.Options{Prefix: r.prefix, NoCheck: true})
-			r.Must(err)
+			r.NoError(err)
 			defer d.Close()
-			if err := d.Migrate(r.Within()); err != nil {
+			if err := d.Migrate(r.WaitContext()); err != nil {
 				r.Error(err)
 			}
 		})
@@ -222,7 +222,7 @@ func TestHealthyDatabaseHasNoFindings(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		d := r.newDriver()
 		seen := make(map[string]bool)
-		for _, f := range d.Diagnose(r.Within(), 0) {
+		for _, f := range d.Diagnose(r.WaitContext(), 0) {
 			seen[f.Check] = true
 			if f.Bad() && f.Check != "durability" { // the test servers do not sync
 				r.Errorf("%+v", f)
@@ -252,17 +252,17 @@ func TestBadOptionsAreRejected(t *testing.T) {
 func TestReleaseWakesWaiterOfSameClient(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		d := r.newDriver()
-		d.Sleepy(time.Minute)
-		g := r.Grant(d, "k", 2*long)
-		got := fixture.Later(func() driver.Grant { return r.Grant(d, "k", long) })
+		d.SetPollInterval(time.Minute)
+		g := r.AcquireGrant(d, "k", 2*long)
+		got := fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(d, "k", long) })
 		r.Eventually("it waits", func() bool { return r.waiterCount() == 1 && r.countRows("SELECT MAX(places) FROM holdfast_lock") == 1 })
 		begin := time.Now()
-		r.Must(d.Release(r.Within(), g, 0))
+		r.NoError(d.Release(r.WaitContext(), g, 0))
 		select {
 		case next := <-got:
 			r.Logf("the hand-over took %v", time.Since(begin))
-			r.Must(d.Release(r.Within(), next, 0))
-		case <-time.After(fixture.Patience() / 2):
+			r.NoError(d.Release(r.WaitContext(), next, 0))
+		case <-time.After(fixture.MaxWait() / 2):
 			r.Error("the waiter sleeps on")
 		}
 	})
@@ -273,21 +273,21 @@ func TestReleaseRingsWaiterOfOtherProcess(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, onSQLite)
 	holder, waiter := r.newDriver(), r.newDriver()
-	waiter.Sleepy(time.Minute)
-	g := r.Grant(holder, "k", 2*long)
-	got := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
+	waiter.SetPollInterval(time.Minute)
+	g := r.AcquireGrant(holder, "k", 2*long)
+	got := fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(waiter, "k", long) })
 	r.Eventually("it waits", func() bool { return r.waiterCount() == 1 && r.countRows("SELECT MAX(places) FROM holdfast_lock") == 1 })
-	r.Must(holder.Release(r.Within(), g, 0))
+	r.NoError(holder.Release(r.WaitContext(), g, 0))
 	select {
 	case next := <-got:
-		r.Must(waiter.Release(r.Within(), next, 0))
-	case <-time.After(fixture.Patience() / 2):
+		r.NoError(waiter.Release(r.WaitContext(), next, 0))
+	case <-time.After(fixture.MaxWait() / 2):
 		r.Error("the waiter sleeps on")
 	}
 	r.checkCleared()
 }
 
-func TestLeavingCallerCostsNoConnection(t *testing.T) {
+func TestCancelledCallerCostsNoConnection(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d := r.newDriver()
 		c := r.Client(d)

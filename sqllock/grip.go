@@ -8,11 +8,11 @@ import (
 
 // heldLock holds what the client knows of a lock that it has.
 type heldLock struct {
-	stamp int64 // as last known
-	alone bool  // it had no waiters when last seen
-	doubt bool  // an acquire of this owner may be executed late
-	ear   *ear  // ear inside the turnstile; nil: none
-	since time.Time
+	stamp    int64     // as last known
+	alone    bool      // it had no waiters when last seen
+	doubt    bool      // an acquire of this owner may be executed late
+	waitConn *waitConn // wait connection inside the turnstile; nil: none
+	since    time.Time
 }
 
 // maxPlaces bounds the number of keys for which a client remembers the number of places.
@@ -61,62 +61,62 @@ func (d *Driver) knownPlaces(key string) (places int64, known bool) {
 	return places, known
 }
 
-// noteGrip remembers the held lock of a claim that has succeeded, with its ear if that is inside the turnstile.
-func (d *Driver) noteGrip(c *claim, g heldLock) {
+// noteHeldLock remembers the held lock of a claim that has succeeded, with its wait connection if that is inside the turnstile.
+func (d *Driver) noteHeldLock(c *claim, g heldLock) {
 	g.doubt, g.since = c.doubt, time.Now()
-	if c.ear.isInside() {
-		g.ear, c.ear = c.ear, nil
+	if c.waitConn.isInside() {
+		g.waitConn, c.waitConn = c.waitConn, nil
 	}
 	d.warmRenewals()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.grips[c.owner] = g
+	d.heldLocks[c.owner] = g
 }
 
-// renewGrip updates the stamp of a renewed lock, if this client has taken it.
-func (d *Driver) renewGrip(owner string, stamp int64, alone bool) {
+// updateHeldLock updates the stamp of a renewed lock, if this client has taken it.
+func (d *Driver) updateHeldLock(owner string, stamp int64, alone bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if g, known := d.grips[owner]; known {
+	if g, known := d.heldLocks[owner]; known {
 		g.stamp, g.alone = stamp, alone
-		if alone && g.ear != nil { // no waiter for long: free the connection for the next waiters
-			d.calls.Go(g.ear.leave)
-			g.ear = nil
+		if alone && g.waitConn != nil { // no waiter for long: free the connection for the next waiters
+			d.calls.Go(g.waitConn.leave)
+			g.waitConn = nil
 		}
-		d.grips[owner] = g
+		d.heldLocks[owner] = g
 	}
 }
 
-// reclaimEar makes the longest holder inside a turnstile leave it, unless it came in a moment ago: a waiter
+// reclaimWaitConn makes the longest holder inside a turnstile leave it, unless it came in a moment ago: a waiter
 // needs the connection more. The next client that is let in polls until the lock is released, which costs
 // little beside such a lease.
-func (d *Driver) reclaimEar() {
+func (d *Driver) reclaimWaitConn() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	oldest := ""
-	for owner, own := range d.grips {
-		if own.ear != nil && (oldest == "" || own.since.Before(d.grips[oldest].since)) {
+	for owner, own := range d.heldLocks {
+		if own.waitConn != nil && (oldest == "" || own.since.Before(d.heldLocks[oldest].since)) {
 			oldest = owner
 		}
 	}
-	own := d.grips[oldest]
-	if own.ear == nil || time.Since(own.since) < longInside {
+	own := d.heldLocks[oldest]
+	if own.waitConn == nil || time.Since(own.since) < longInside {
 		return
 	}
-	d.calls.Go(own.ear.leave)
-	own.ear = nil
-	d.grips[oldest] = own
+	d.calls.Go(own.waitConn.leave)
+	own.waitConn = nil
+	d.heldLocks[oldest] = own
 }
 
 // Detach implements driver.Adopter. It does not block: unanswered statements of the owner name the stamp of
 // its grant, and so find nothing after the adoption.
 func (d *Driver) Detach(g driver.Grant) {
 	d.mu.Lock()
-	own := d.grips[g.Owner]
-	delete(d.grips, g.Owner)
+	own := d.heldLocks[g.Owner]
+	delete(d.heldLocks, g.Owner)
 	d.mu.Unlock()
-	if own.ear != nil && d.calls.Enter() == nil {
-		d.calls.Go(own.ear.leave)
+	if own.waitConn != nil && d.calls.Enter() == nil {
+		d.calls.Go(own.waitConn.leave)
 		d.calls.Leave()
 	}
 }

@@ -108,7 +108,7 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 			}
 			from, last = st.Key, st.Key
 		}
-		if len(found) < page {
+		if len(found) < listPageSize {
 			return nil
 		}
 	}

@@ -32,7 +32,7 @@ func (r *rig) makeRow() {
 // knownBy creates the row of "k" by d, so that d then takes the lock without reading it.
 func (r *rig) knownBy(d *sqllock.Driver) {
 	r.Helper()
-	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+	r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", long), 0))
 }
 
 // A statement with a shorter TTL was sent first and is executed after a confirmed renewal with a longer TTL.
@@ -40,12 +40,12 @@ func TestLateStatementDoesNotShortenLease(t *testing.T) {
 	const short = long / 4
 	for name, late := range map[string]func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()){
 		"renewal": func(r *rig, d *sqllock.Driver) (driver.Grant, func()) {
-			g := r.Grant(d, "k", short)
+			g := r.AcquireGrant(d, "k", short)
 			d.Detach(g)
 			return g, r.SendLate(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
 		},
 		"renewal, unread": func(r *rig, d *sqllock.Driver) (driver.Grant, func()) {
-			g := r.Grant(d, "k", short)
+			g := r.AcquireGrant(d, "k", short)
 			return g, r.SendLate(d, aKnown, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
 		},
 		"acquire, first of the name": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
@@ -82,7 +82,7 @@ func TestLateStatementDoesNotShortenLease(t *testing.T) {
 				if left := r.timeLeft(); left < long/2 {
 					r.Errorf("the lock stands for %v, and its holder trusts it for %v", left, long)
 				}
-				r.Must(d.Release(r.Within(), g, 0))
+				r.NoError(d.Release(r.WaitContext(), g, 0))
 				r.checkCleared()
 			})
 		})
@@ -92,31 +92,31 @@ func TestLateStatementDoesNotShortenLease(t *testing.T) {
 // A late statement neither takes nor prolongs a lease that is over.
 func TestLateStatementRevivesNoLease(t *testing.T) {
 	for name, end := range map[string]func(r *rig, d *sqllock.Driver, g driver.Grant){
-		"release": func(r *rig, d *sqllock.Driver, g driver.Grant) { r.Must(d.Release(r.Within(), g, 0)) },
+		"release": func(r *rig, d *sqllock.Driver, g driver.Grant) { r.NoError(d.Release(r.WaitContext(), g, 0)) },
 		"release, kept": func(r *rig, d *sqllock.Driver, g driver.Grant) {
-			r.Must(d.Release(r.Within(), g, brief))
+			r.NoError(d.Release(r.WaitContext(), g, brief))
 		},
 		"force": func(r *rig, d *sqllock.Driver, g driver.Grant) {
-			_, err := r.newDriver().Force(r.Within(), "k", g.Token, "")
-			r.Must(err)
-			r.Must(d.Release(r.Within(), g, 0)) // a client also releases what it has lost
+			_, err := r.newDriver().Force(r.WaitContext(), "k", g.Token, "")
+			r.NoError(err)
+			r.NoError(d.Release(r.WaitContext(), g, 0)) // a client also releases what it has lost
 		},
 		"adoption": func(r *rig, d *sqllock.Driver, g driver.Grant) {
 			d.Detach(g)
 			heir := r.newDriver()
-			own, err := heir.Adopt(r.Within(), g)
-			r.Must(err)
-			r.Must(heir.Release(r.Within(), own, 0))
+			own, err := heir.Adopt(r.WaitContext(), g)
+			r.NoError(err)
+			r.NoError(heir.Release(r.WaitContext(), own, 0))
 		},
 		"force, of which its holder has not heard": func(r *rig, _ *sqllock.Driver, g driver.Grant) {
-			_, err := r.newDriver().Force(r.Within(), "k", g.Token, "")
-			r.Must(err)
+			_, err := r.newDriver().Force(r.WaitContext(), "k", g.Token, "")
+			r.NoError(err)
 		},
 		"adoption, of which its holder has not heard": func(r *rig, _ *sqllock.Driver, g driver.Grant) {
 			heir := r.newDriver()
-			own, err := heir.Adopt(r.Within(), g)
-			r.Must(err)
-			r.Must(heir.Release(r.Within(), own, 0))
+			own, err := heir.Adopt(r.WaitContext(), g)
+			r.NoError(err)
+			r.NoError(heir.Release(r.WaitContext(), own, 0))
 		},
 		"lapse of what was detached": func(r *rig, d *sqllock.Driver, g driver.Grant) {
 			d.Detach(g)
@@ -126,7 +126,7 @@ func TestLateStatementRevivesNoLease(t *testing.T) {
 			d.Detach(g)
 			r.execSQL("UPDATE holdfast_lock SET expires = 1")
 			next := r.newDriver()
-			r.Must(next.Release(r.Within(), r.Grant(next, "k", long), 0))
+			r.NoError(next.Release(r.WaitContext(), r.AcquireGrant(next, "k", long), 0))
 		},
 	} {
 		for what, send := range map[string]func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()){
@@ -198,7 +198,7 @@ func TestLateStatementOfGoneSenderTakesNothing(t *testing.T) {
 				if e := d.Nodes()[0]; e.State != driver.NodeUp {
 					r.Errorf("a caller that left makes the database %v: %v", e.State, e.Err)
 				}
-				r.Must(d.Close()) // Close waits for the release
+				r.NoError(d.Close()) // Close waits for the release
 				p.Resume()
 				<-p.Late
 				if left, err := r.leftoverRows(); err != nil || len(left) > 0 {
@@ -213,21 +213,21 @@ func TestLateStatementOfGoneSenderTakesNothing(t *testing.T) {
 func TestReleaseSeesNewWaiter(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		holder, waiter := r.newDriver(), r.newDriver()
-		g := r.Grant(holder, "k", long)
+		g := r.AcquireGrant(holder, "k", long)
 		p := r.linkOf(holder)
 		p.Halt(aChange)
 		released := make(chan error, 1)
-		go func() { released <- holder.Release(r.Within(), g, 0) }()
+		go func() { released <- holder.Release(r.WaitContext(), g, 0) }()
 		<-p.Caught
-		got := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
+		got := fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(waiter, "k", long) })
 		r.Eventually("it waits", func() bool { return r.waiterCount() == 1 })
 		r.Eventually("it has stirred the lock", func() bool { return r.countRows("SELECT MAX(places) FROM holdfast_lock") == 1 })
 		p.Resume()
-		r.Must(<-released)
+		r.NoError(<-released)
 		if free := r.countRows("SELECT COUNT(*) FROM holdfast_lock WHERE owner = '' AND expires <= since"); free != 0 { // and not reserved for the waiter
 			r.Error("the lock was freed past a waiter")
 		}
-		r.Must(waiter.Release(r.Within(), <-got, 0))
+		r.NoError(waiter.Release(r.WaitContext(), <-got, 0))
 		r.checkCleared()
 	})
 }
@@ -235,7 +235,7 @@ func TestReleaseSeesNewWaiter(t *testing.T) {
 // Neither the owner that released the lock nor the owner that Inspect names can continue a kept lock.
 func TestNobodyContinuesKeptLock(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
-		fixture.ContinuesNoKeptLock(r.Rig, r.newDriver(), r.newDriver(), 6*brief, r.timeLeft)
+		fixture.CheckKeptLock(r.Rig, r.newDriver(), r.newDriver(), 6*brief, r.timeLeft)
 		r.checkCleared()
 	})
 }
@@ -246,39 +246,39 @@ func TestEachGrantHasNewOwnerName(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		r.wait = -1 // without GET_LOCK, releases hand the lock over
 		holder, waiter := r.newDriver(), r.newDriver()
-		holder.Mute()
-		waiter.Sleepy(2 * time.Second)
-		g := r.Grant(holder, "k", long)
-		got := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
+		holder.RemoveBell()
+		waiter.SetPollInterval(2 * time.Second)
+		g := r.AcquireGrant(holder, "k", long)
+		got := fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(waiter, "k", long) })
 		r.Eventually("it waits", func() bool { return r.waiterCount() == 1 && r.countRows("SELECT MAX(places) FROM holdfast_lock") == 1 })
-		r.Must(holder.Release(r.Within(), g, 0))
-		st, err := holder.Inspect(r.Within(), "k")
-		r.Must(err)
-		if ok, err := holder.Force(r.Within(), "k", st.Token, ""); !ok || err != nil {
+		r.NoError(holder.Release(r.WaitContext(), g, 0))
+		st, err := holder.Inspect(r.WaitContext(), "k")
+		r.NoError(err)
+		if ok, err := holder.Force(r.WaitContext(), "k", st.Token, ""); !ok || err != nil {
 			r.Fatalf("Force() = %v, %v", ok, err)
 		}
 		next := <-got
 		if next.Owner == st.Owner || next.Token < st.Token+int64(next.Block) {
 			r.Errorf("%s has token %d, and had %d before", next.Owner, next.Token, st.Token)
 		}
-		r.Must(waiter.Release(r.Within(), next, 0))
+		r.NoError(waiter.Release(r.WaitContext(), next, 0))
 		r.checkCleared()
 	})
 }
 
-// Nor does it if the lock is handed to a late ticket of the former holder.
+// The same holds if the lock is handed to a late ticket of the former holder.
 func TestLateRenewalDoesNotReviveTakenLease(t *testing.T) {
 	for name, take := range map[string]func(r *rig, g driver.Grant){
 		"force": func(r *rig, g driver.Grant) {
-			if ok, err := r.newDriver().Force(r.Within(), "k", g.Token, ""); !ok || err != nil {
+			if ok, err := r.newDriver().Force(r.WaitContext(), "k", g.Token, ""); !ok || err != nil {
 				r.Fatalf("Force() = %v, %v", ok, err)
 			}
 		},
 		"adoption": func(r *rig, g driver.Grant) {
 			heir := r.newDriver()
-			own, err := heir.Adopt(r.Within(), g)
-			r.Must(err)
-			r.Must(heir.Release(r.Within(), own, 0))
+			own, err := heir.Adopt(r.WaitContext(), g)
+			r.NoError(err)
+			r.NoError(heir.Release(r.WaitContext(), own, 0))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -289,20 +289,20 @@ func TestLateRenewalDoesNotReviveTakenLease(t *testing.T) {
 				r.execSQL(fmt.Sprintf("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('k', '%s', 1, '{}', %d)",
 					g.Owner, time.Now().Add(long).UnixMicro()))
 				other := r.newDriver()
-				if _, err := other.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
+				if _, err := other.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: long, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
 					r.Fatalf("Acquire() = %v, want that the lock is handed to the ticket", err)
 				}
 				r.execSQL(fmt.Sprint("UPDATE holdfast_lock SET expires = ", time.Now().Add(long).UnixMicro()))
-				if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
+				if err := d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
 					r.Errorf("Renew() = %v, want ErrLost", err)
 				}
-				if err := d.Check(r.Within(), g); !errors.Is(err, driver.ErrLost) {
+				if err := d.Check(r.WaitContext(), g); !errors.Is(err, driver.ErrLost) {
 					r.Errorf("Check() = %v, want ErrLost", err)
 				}
-				if _, err := other.Adopt(r.Within(), g); !errors.Is(err, driver.ErrLost) {
+				if _, err := other.Adopt(r.WaitContext(), g); !errors.Is(err, driver.ErrLost) {
 					r.Errorf("Adopt() = %v, want ErrLost", err)
 				}
-				r.Must(d.Release(r.Within(), g, 0))
+				r.NoError(d.Release(r.WaitContext(), g, 0))
 				r.checkCleared()
 			})
 		})
@@ -316,20 +316,20 @@ func TestLateRenewalRestoresNoStamp(t *testing.T) {
 		t.Run(fmt.Sprint("reads: ", reads), func(t *testing.T) {
 			forEach(t, servers, func(r *rig) {
 				d := r.newDriver()
-				g := r.Grant(d, "k", long)
+				g := r.AcquireGrant(d, "k", long)
 				text := aKnown
 				if reads {
 					d.Detach(g)
 					text = aRenewal
 				}
-				pass := r.SendLate(d, text, true, func(ctx context.Context) { r.Must(d.Renew(ctx, []driver.Grant{g})[0].Err) })
+				pass := r.SendLate(d, text, true, func(ctx context.Context) { r.NoError(d.Renew(ctx, []driver.Grant{g})[0].Err) })
 				before := r.lockStamp()
 				r.execSQL("UPDATE holdfast_lock SET stamp = 7")
 				pass()
 				if now := r.lockStamp(); now == before || (now == 7) == reads {
 					r.Errorf("the stamp is %d, and was %d before", now, before)
 				}
-				r.Must(d.Release(r.Within(), g, 0))
+				r.NoError(d.Release(r.WaitContext(), g, 0))
 				r.checkCleared()
 			})
 		})
@@ -338,18 +338,18 @@ func TestLateRenewalRestoresNoStamp(t *testing.T) {
 
 // One statement renews if none of the locks has a waiter, and the release by one more statement finds the new
 // stamps.
-func TestKnownStampsRenewByOneStatement(t *testing.T) {
+func TestKnownStampRenewsInOneStatement(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d := r.newDriver()
-		grants := []driver.Grant{r.Grant(d, "k", long), r.Grant(d, "other", long)}
+		grants := []driver.Grant{r.AcquireGrant(d, "k", long), r.AcquireGrant(d, "other", long)}
 		sent := func(do func()) int {
 			before := r.Counts(d)["statement"]
 			do()
 			return r.Counts(d)["statement"] - before
 		}
 		renew := func(want ...int) {
-			for i, out := range d.Renew(r.Within(), grants) {
-				if r.Must(out.Err); out.Waiters != want[i] || !out.TrustedUntil.After(grants[i].TrustedUntil) {
+			for i, out := range d.Renew(r.WaitContext(), grants) {
+				if r.NoError(out.Err); out.Waiters != want[i] || !out.TrustedUntil.After(grants[i].TrustedUntil) {
 					r.Errorf("renewal %d: %+v, want %d waiters and more time", i, out, want[i])
 				}
 			}
@@ -360,15 +360,15 @@ func TestKnownStampsRenewByOneStatement(t *testing.T) {
 			}
 		}
 		waiter := r.newDriver()
-		got := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
+		got := fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(waiter, "k", long) })
 		r.Eventually("it waits", func() bool { return r.waiterCount() == 1 && r.countRows("SELECT MAX(places) FROM holdfast_lock") == 1 })
 		renew(1, 0)
 		renew(1, 0) // by a known stamp, without a new waiter
-		if n := sent(func() { r.Must(d.Release(r.Within(), grants[1], 0)) }); n != 1 {
+		if n := sent(func() { r.NoError(d.Release(r.WaitContext(), grants[1], 0)) }); n != 1 {
 			r.Errorf("a release took %d statements", n)
 		}
-		r.Must(d.Release(r.Within(), grants[0], 0))
-		r.Must(waiter.Release(r.Within(), fixture.Receive(r.Rig, got), 0))
+		r.NoError(d.Release(r.WaitContext(), grants[0], 0))
+		r.NoError(waiter.Release(r.WaitContext(), fixture.AwaitResult(r.Rig, got), 0))
 		r.checkCleared()
 	})
 }
@@ -378,25 +378,25 @@ func TestKnownStampsRenewByOneStatement(t *testing.T) {
 func TestRenewalOfLapsedLockIsRepeated(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d := r.newDriver()
-		g, other := r.Grant(d, "k", long), r.Grant(d, "other", long)
+		g, other := r.AcquireGrant(d, "k", long), r.AcquireGrant(d, "other", long)
 		before := r.lockStamp()
 		p := r.linkOf(d)
 		p.Halt(aLook)
 		renewed := make(chan []driver.Renewal, 1)
 		r.execSQL("UPDATE holdfast_lock SET expires = 1 WHERE name = 'k'")
-		go func() { renewed <- d.Renew(r.Within(), []driver.Grant{g, other}) }()
+		go func() { renewed <- d.Renew(r.WaitContext(), []driver.Grant{g, other}) }()
 		<-p.Caught
 		p.Set(func() { p.Stop = "" })
 		r.execSQL(fmt.Sprint("UPDATE holdfast_lock SET expires = ", time.Now().Add(long).UnixMicro()))
 		p.Resume()
 		for _, out := range <-renewed {
-			r.Must(out.Err)
+			r.NoError(out.Err)
 		}
 		if r.lockStamp() == before {
 			r.Error("the lock is trusted, and what was decided when it had lapsed would still take it")
 		}
-		r.Must(d.Release(r.Within(), g, 0))
-		r.Must(d.Release(r.Within(), other, 0))
+		r.NoError(d.Release(r.WaitContext(), g, 0))
+		r.NoError(d.Release(r.WaitContext(), other, 0))
 		r.checkCleared()
 	})
 }
@@ -435,16 +435,16 @@ func TestDeadWaiterLosesItsTurn(t *testing.T) {
 		p := r.linkOf(dead)
 		p.Set(func() { p.Hole = true })
 		var first string
-		r.Must(r.db.QueryRowContext(r.Within(), r.in("SELECT owner FROM holdfast_ticket")).Scan(&first))
+		r.NoError(r.db.QueryRowContext(r.WaitContext(), r.in("SELECT owner FROM holdfast_ticket")).Scan(&first))
 		other := r.newClient()
-		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(other, "k", long) })
+		next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(other, "k", long) })
 		r.Eventually("another waits", func() bool { // the dead waiter's ticket may have expired meanwhile
 			return r.countRows("SELECT COUNT(*) FROM holdfast_ticket WHERE owner <> '"+first+"'") == 1
 		})
 		r.Release(l)
 		var owner string
 		var span int64
-		r.Must(r.db.QueryRowContext(r.Within(), r.in("SELECT owner, expires - since FROM holdfast_lock WHERE name = 'k'")).Scan(&owner, &span))
+		r.NoError(r.db.QueryRowContext(r.WaitContext(), r.in("SELECT owner, expires - since FROM holdfast_lock WHERE name = 'k'")).Scan(&owner, &span))
 		got := <-next
 		// A row without an owner is reserved for the turnstile, and still has the time of the last grant.
 		if span := time.Duration(span) * time.Microsecond; owner != "" && owner != got.Owner() && span > time.Second {
@@ -510,8 +510,8 @@ func TestOneStatementMatchesRowDecision(t *testing.T) {
 						r.execSQL(fmt.Sprintf("INSERT INTO holdfast_ticket VALUES ('k', '%s', %d, '{}', %d) ON CONFLICT DO NOTHING", ticket.owner, i, at(ticket.lives)))
 					}
 				}
-				byStatement, byRow, err := d.Decide(r.Within(), "me", mine)
-				r.Must(err)
+				byStatement, byRow, err := d.DecideTwice(r.WaitContext(), "me", mine)
+				r.NoError(err)
 				cases++
 				if byStatement.Owner != "" {
 					taken++

@@ -72,7 +72,7 @@ func (d *Driver) checkNode() {
 	defer cancel()
 	sent := time.Now()
 	if d.pingDatabase(ctx, d.renewDB) == nil {
-		d.states.Timed(0, time.Since(sent))
+		d.states.SetRoundTrip(0, time.Since(sent))
 	}
 }
 
@@ -137,30 +137,30 @@ func (d *Driver) takeSpare() *sql.Conn {
 	return conn
 }
 
-// noteBare records that the renewal pool can open no connection.
-func (d *Driver) noteBare() {
+// noteUnreachable records that the renewal pool can open no connection.
+func (d *Driver) noteUnreachable() {
 	d.links.mu.Lock()
 	defer d.links.mu.Unlock()
 	d.links.bare = true
 }
 
-// oldLinksKey marks the context of a renewal attempt whose predecessor got no connection in time. The attempt
+// openConnKey marks the context of a renewal attempt whose predecessor got no connection in time. The attempt
 // prefers connections that are already open, because the server may not be answering logins.
-type oldLinksKey struct{}
+type openConnKey struct{}
 
-// runOld calls fn, for such an attempt, with an idle connection of the other pool. Without one, it calls
-// runBare.
-func (d *Driver) runOld(ctx context.Context, fn func(querier) error) error {
-	d.noteBare()
+// runOnOpenConn calls fn, for such an attempt, with an idle connection of the other pool. Without one, it calls
+// runOnSpare.
+func (d *Driver) runOnOpenConn(ctx context.Context, fn func(querier) error) error {
+	d.noteUnreachable()
 	if d.db.Stats().Idle > 0 && d.runOnce(ctx, d.db, fn) == nil {
 		return nil
 	}
-	return d.runBare(ctx, fn)
+	return d.runOnSpare(ctx, fn)
 }
 
-// runBare calls fn for a renewal when neither pool can open a connection. It uses the spare connection, or one
+// runOnSpare calls fn for a renewal when neither pool can open a connection. It uses the spare connection, or one
 // inside a turnstile that is idle.
-func (d *Driver) runBare(ctx context.Context, fn func(querier) error) error {
+func (d *Driver) runOnSpare(ctx context.Context, fn func(querier) error) error {
 	err := error(sql.ErrConnDone)
 	if conn := d.takeSpare(); conn != nil {
 		if err = d.runWith(ctx, conn, fn); err == nil {
@@ -169,7 +169,7 @@ func (d *Driver) runBare(ctx context.Context, fn func(querier) error) error {
 		}
 		conn.Close()
 	}
-	for _, e := range d.insideEars() {
+	for _, e := range d.insideConns() {
 		if !e.tryBorrow() {
 			continue
 		}
@@ -182,16 +182,16 @@ func (d *Driver) runBare(ctx context.Context, fn func(querier) error) error {
 	return err
 }
 
-// insideEars returns the ears inside turnstiles. Their holders may leave meanwhile.
-func (d *Driver) insideEars() (ears []*ear) {
+// insideConns returns the wait connections inside turnstiles. Their holders may leave meanwhile.
+func (d *Driver) insideConns() (waitConns []*waitConn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, own := range d.grips {
-		if own.ear != nil {
-			ears = append(ears, own.ear)
+	for _, own := range d.heldLocks {
+		if own.waitConn != nil {
+			waitConns = append(waitConns, own.waitConn)
 		}
 	}
-	return ears
+	return waitConns
 }
 
 // replaceStale replaces, in the background, the idle connections of the pool whose statement got no answer,

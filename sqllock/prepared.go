@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// prepared has statements that are compiled once per connection. SQLite compiles in this process, and
+// preparedPool has statements that are compiled once per connection. SQLite compiles in this process, and
 // compiling is most of the work of a statement. Other databases may be behind a pooler, which does not support
 // prepared statements.
-type prepared struct {
+type preparedPool struct {
 	db *sql.DB
 	// room has one place for each connection of a pool that only the driver uses and whose statements never
 	// block. Then a context ends the wait for a place, and need not watch each statement, which would cost as
@@ -30,9 +30,9 @@ type neverBlocks interface {
 	Nap(d time.Duration)
 }
 
-// newPrepared returns a store of prepared statements for db.
-func newPrepared(db *sql.DB) *prepared {
-	l := &prepared{db: db, stmts: make(map[string]*sql.Stmt)}
+// newPreparedPool returns a store of prepared statements for db.
+func newPreparedPool(db *sql.DB) *preparedPool {
+	l := &preparedPool{db: db, stmts: make(map[string]*sql.Stmt)}
 	if driver, ok := db.Driver().(neverBlocks); ok {
 		l.room, l.nap = make(chan struct{}, max(db.Stats().MaxOpenConnections, 1)), driver.Nap
 	}
@@ -40,23 +40,23 @@ func newPrepared(db *sql.DB) *prepared {
 }
 
 // awaitConn waits for a free connection. leave gives it back. Its error is no fault of the file, which was not asked.
-func (l *prepared) awaitConn(ctx context.Context) (leave func(), err error) {
+func (l *preparedPool) awaitConn(ctx context.Context) (leave func(), err error) {
 	if l.room == nil {
 		return func() {}, nil // the pool itself waits
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, busy{err}
+		return nil, busyError{err}
 	}
 	select {
 	case l.room <- struct{}{}:
 		return func() { <-l.room }, nil
 	case <-ctx.Done():
-		return nil, busy{fmt.Errorf("no answer in time, and all %d connections to the file are in use: %w", cap(l.room), ctx.Err())}
+		return nil, busyError{fmt.Errorf("no answer in time, and all %d connections to the file are in use: %w", cap(l.room), ctx.Err())}
 	}
 }
 
 // statementContext returns the context for one statement.
-func (l *prepared) statementContext(ctx context.Context) context.Context {
+func (l *preparedPool) statementContext(ctx context.Context) context.Context {
 	if l.room == nil {
 		return ctx
 	}
@@ -67,7 +67,7 @@ func (l *prepared) statementContext(ctx context.Context) context.Context {
 const maxPrepared = 64
 
 // statementFor returns the prepared statement for text, or nil if none is kept.
-func (l *prepared) statementFor(ctx context.Context, text string) *sql.Stmt {
+func (l *preparedPool) statementFor(ctx context.Context, text string) *sql.Stmt {
 	l.mu.Lock()
 	s, full := l.stmts[text], len(l.stmts) >= maxPrepared
 	l.mu.Unlock()
@@ -90,7 +90,7 @@ func (l *prepared) statementFor(ctx context.Context, text string) *sql.Stmt {
 
 // preparedTx is a transaction that uses prepared statements.
 type preparedTx struct {
-	kept *prepared
+	kept *preparedPool
 	*sql.Tx
 }
 
@@ -124,7 +124,7 @@ func (t preparedTx) QueryRowContext(ctx context.Context, query string, args ...a
 }
 
 // ExecContext implements querier.
-func (l *prepared) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+func (l *preparedPool) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	ctx = l.statementContext(ctx)
 	if s := l.statementFor(ctx, query); s != nil {
 		return s.ExecContext(ctx, args...)
@@ -133,7 +133,7 @@ func (l *prepared) ExecContext(ctx context.Context, query string, args ...any) (
 }
 
 // QueryContext implements querier.
-func (l *prepared) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+func (l *preparedPool) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	ctx = l.statementContext(ctx)
 	if s := l.statementFor(ctx, query); s != nil {
 		return s.QueryContext(ctx, args...)
@@ -142,7 +142,7 @@ func (l *prepared) QueryContext(ctx context.Context, query string, args ...any) 
 }
 
 // QueryRowContext implements querier.
-func (l *prepared) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+func (l *preparedPool) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	ctx = l.statementContext(ctx)
 	if s := l.statementFor(ctx, query); s != nil {
 		return s.QueryRowContext(ctx, args...)
@@ -151,7 +151,7 @@ func (l *prepared) QueryRowContext(ctx context.Context, query string, args ...an
 }
 
 // close closes all statements.
-func (l *prepared) close() {
+func (l *preparedPool) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, s := range l.stmts {

@@ -261,9 +261,9 @@ func (r *rig) startProcess(role string, index int) (cmd *exec.Cmd, exited <-chan
 	cmd.Env = append(os.Environ(), roleVariable+"="+role, fileVariable+"="+r.file, indexVariable+"="+strconv.Itoa(index))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
-	r.Must(err)
+	r.NoError(err)
 	exited, err = child.Start(cmd, syscall.SIGKILL)
-	r.Must(err)
+	r.NoError(err)
 	r.Cleanup(func() { cmd.Process.Kill() })
 	if role == "hold" || role == "churn" {
 		line, err := bufio.NewReader(out).ReadString('\n')
@@ -280,12 +280,12 @@ func TestLockOfKilledProcessPassesOn(t *testing.T) {
 	r := newRig(t, onSQLite)
 	cmd, exited := r.startProcess("hold", 0)
 	waiter := r.newClient()
-	got := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
+	got := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
 	r.Eventually("it waits", func() bool { return r.waiterCount() == 1 })
-	r.Must(cmd.Process.Kill())
+	r.NoError(cmd.Process.Kill())
 	<-exited
 	killed, owner, expires := time.Now(), "", 0
-	r.Must(r.db.QueryRowContext(r.Within(), "SELECT owner, expires FROM holdfast_lock WHERE name = 'k'").Scan(&owner, &expires))
+	r.NoError(r.db.QueryRowContext(r.WaitContext(), "SELECT owner, expires FROM holdfast_lock WHERE name = 'k'").Scan(&owner, &expires))
 	l := <-got
 	if since := r.countRows("SELECT since FROM holdfast_lock WHERE name = 'k'"); owner != l.Owner() && since < expires {
 		t.Errorf("the lock passed on %d µs before it had lapsed", expires-since)
@@ -302,12 +302,12 @@ func TestDirectReadKeepsLockFiles(t *testing.T) {
 	r := newRig(t, onSQLite)
 	r.db.Close() // the driver must be this process's only user of the file
 	d, err := r.openLinked()
-	fixture.Closed(r.Rig, d, err)
+	fixture.CloseAtEnd(r.Rig, d, err)
 	for range 3 { // each process might leave writes in a file that the next one does not see
-		g := r.Grant(d, "k", long)
+		g := r.AcquireGrant(d, "k", long)
 		for _, end := range []string{"", "-wal", "-shm"} {
 			_, err := os.ReadFile(r.file + end)
-			r.Must(err)
+			r.NoError(err)
 		}
 		for range 2 {
 			cmd, exited := r.startProcess("try", 0)
@@ -315,9 +315,9 @@ func TestDirectReadKeepsLockFiles(t *testing.T) {
 			if !cmd.ProcessState.Success() {
 				t.Error("another process takes a lock that is held")
 			}
-			r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
+			r.NoError(d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err)
 		}
-		r.Must(d.Release(r.Within(), g, 0))
+		r.NoError(d.Release(r.WaitContext(), g, 0))
 	}
 }
 
@@ -338,10 +338,10 @@ func TestKilledWriterLeavesSoundFile(t *testing.T) {
 		r.Eventually("it writes", func() bool { return r.countRows("SELECT token FROM holdfast_lock WHERE name = 'k'") > before })
 		time.Sleep(rand.N(10 * time.Millisecond)) // kill at a random moment
 		before = r.countRows("SELECT token FROM holdfast_lock WHERE name = 'k'")
-		r.Must(cmd.Process.Kill())
+		r.NoError(cmd.Process.Kill())
 		<-exited
 		var verdict string
-		r.Must(r.db.QueryRowContext(r.Within(), "PRAGMA integrity_check").Scan(&verdict))
+		r.NoError(r.db.QueryRowContext(r.WaitContext(), "PRAGMA integrity_check").Scan(&verdict))
 		if after := r.countRows("SELECT token FROM holdfast_lock WHERE name = 'k'"); verdict != "ok" || after < before {
 			t.Fatalf("the file is %s, and the token %d after %d", verdict, after, before)
 		}
@@ -361,7 +361,7 @@ func TestManyProcessesOverOneFile(t *testing.T) {
 	t.Parallel()
 	processes := 50
 	switch {
-	case os.Getenv("HOLDFAST_LONG") != "" && !raced:
+	case os.Getenv("HOLDFAST_LONG") != "" && !raceDetectorOn:
 		processes = 200
 	case testing.Short():
 		processes = 8
@@ -381,7 +381,7 @@ func TestManyProcessesOverOneFile(t *testing.T) {
 		})
 		r.Eventually("it waits", func() bool { return r.countRows("SELECT COUNT(DISTINCT owner) FROM joined") == i+1 })
 	}
-	r.Must(holder.Process.Kill())
+	r.NoError(holder.Process.Kill())
 	<-over
 	killed := time.Now()
 	all.Wait()
@@ -416,15 +416,15 @@ func TestManyProcessesOverOneFile(t *testing.T) {
 func (r *rig) flockWait(processes int) time.Duration {
 	r.Helper()
 	door, err := os.OpenFile(filepath.Join(filepath.Dir(r.file), "door"), os.O_CREATE|os.O_RDWR, 0o600)
-	r.Must(err)
-	r.Must(flock(door, flockWait))
+	r.NoError(err)
+	r.NoError(flock(door, flockWait))
 	var all sync.WaitGroup
 	for i := range processes {
 		_, exited := r.startProcess("flock", i)
 		all.Go(func() { <-exited })
 	}
 	r.Eventually("all have begun", func() bool { return len(r.notedWords("ready")) == processes })
-	r.Must(door.Close())
+	r.NoError(door.Close())
 	all.Wait()
 	if n := r.notedWords("flock-count"); len(n) != 1 || n[0] != strconv.Itoa(processes*rounds) {
 		r.Errorf("the counter by flock is %v, want %d", n, processes*rounds)
@@ -437,7 +437,7 @@ func (r *rig) longestWait(name string) (wait time.Duration) {
 	r.Helper()
 	for _, word := range r.notedWords(name) {
 		ms, err := strconv.Atoi(word)
-		r.Must(err)
+		r.NoError(err)
 		wait = max(wait, time.Duration(ms)*time.Millisecond)
 	}
 	return wait
@@ -474,17 +474,17 @@ func TestRemovedFilesGiveNoSecondHolder(t *testing.T) {
 			})
 		}
 		r.Eventually("they take the lock", func() bool { return len(r.notedWords("inside")) >= before+grants })
-		r.Must(errors.Join(os.Remove(r.file+"-wal"), os.Remove(r.file+"-shm")))
+		r.NoError(errors.Join(os.Remove(r.file+"-wal"), os.Remove(r.file+"-shm")))
 		guards.Wait()
-		r.Must(os.WriteFile(stop, nil, 0o600))
+		r.NoError(os.WriteFile(stop, nil, 0o600))
 		reopens.Wait()
-		r.Must(os.Remove(stop))
+		r.NoError(os.Remove(stop))
 		if t.Failed() {
 			break
 		}
 		if !r.isReadable() { // without its -wal the file may be unusable
 			damaged++
-			r.Must(errors.Join(os.Remove(r.file), os.RemoveAll(r.file+"-wal"), os.RemoveAll(r.file+"-shm")))
+			r.NoError(errors.Join(os.Remove(r.file), os.RemoveAll(r.file+"-wal"), os.RemoveAll(r.file+"-shm")))
 		}
 	}
 	named := r.notedWords("named")
@@ -505,7 +505,7 @@ func (r *rig) isReadable() bool {
 	db := r.openPool("")
 	defer db.Close()
 	var verdict string
-	err := db.QueryRowContext(r.Within(), "PRAGMA integrity_check").Scan(&verdict)
+	err := db.QueryRowContext(r.WaitContext(), "PRAGMA integrity_check").Scan(&verdict)
 	return err == nil && verdict == "ok"
 }
 
@@ -514,7 +514,7 @@ func (r *rig) notedWords(name string) []string {
 	r.Helper()
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(r.file), name))
 	if !os.IsNotExist(err) {
-		r.Must(err)
+		r.NoError(err)
 	}
 	return strings.Fields(string(text))
 }

@@ -2,4 +2,4 @@
 
 package sqllock_test
 
-const raced = false
+const raceDetectorOn = false

@@ -15,33 +15,33 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 		return err
 	}
 	defer d.calls.Leave()
-	if d.prepared != nil && d.prepared.room != nil && d.releaseHere(g, keep) {
+	if d.prepared != nil && d.prepared.room != nil && d.releaseInCaller(g, keep) {
 		return nil
 	}
-	return d.calls.Finish(ctx, d.states, d.lane, func(begun func()) error {
-		return d.insistFree(max(g.TTL, keep), begun, func(ctx context.Context) error { return d.freeLock(ctx, g, keep) })
+	return d.calls.FinishRelease(ctx, d.states, d.lane, func(begun func()) error {
+		return d.freeUntilConfirmed(max(g.TTL, keep), begun, func(ctx context.Context) error { return d.freeLock(ctx, g, keep) })
 	})
 }
 
-// releaseHere releases in the goroutine of the caller, and reports whether the lock was released. On SQLite,
+// releaseInCaller releases in the goroutine of the caller, and reports whether the lock was released. On SQLite,
 // passing the release to another goroutine costs more than the release. It waits only for other writers, for a
 // moment; the background does what takes longer.
-func (d *Driver) releaseHere(g driver.Grant, keep time.Duration) (released bool) {
+func (d *Driver) releaseInCaller(g driver.Grant, keep time.Duration) (released bool) {
 	ran, err := d.lane.Try(func() error {
 		ctx, cancel := context.WithCancel(d.calls.Work) // no deadline: a time-out here would tell nothing about the file
 		defer cancel()
-		defer time.AfterFunc(pace.LastWords(), cancel).Stop()
+		defer time.AfterFunc(pace.FinishTime(), cancel).Stop()
 		return d.freeLock(ctx, g, keep)
 	})
 	return ran && err == nil
 }
 
-// insistFree repeats fn, which frees a lock, until it is confirmed or the lock has expired. Each time it waits
+// freeUntilConfirmed repeats fn, which frees a lock, until it is confirmed or the lock has expired. Each time it waits
 // for its turn in the lane and then calls begun.
-func (d *Driver) insistFree(limit time.Duration, begun func(), fn func(context.Context) error) error {
+func (d *Driver) freeUntilConfirmed(limit time.Duration, begun func(), fn func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(d.calls.Work, limit)
 	defer cancel()
-	return d.lane.Insist(ctx, begun, func() error {
+	return d.lane.RetryUnanswered(ctx, begun, func() error {
 		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(limit, pace.Alone))
 		defer cancel()
 		return fn(ctx)
@@ -52,27 +52,27 @@ func (d *Driver) insistFree(limit time.Duration, begun func(), fn func(context.C
 // are no waiters and freeLock need not read it.
 func (d *Driver) freeLock(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	d.mu.Lock()
-	own, known := d.grips[g.Owner]
-	delete(d.grips, g.Owner)
+	own, known := d.heldLocks[g.Owner]
+	delete(d.heldLocks, g.Owner)
 	d.mu.Unlock()
 	if !own.alone { // the lock may have waiters
-		ctx = d.withHurry(ctx, time.Now().Add(g.TTL)) // the lock expires then
+		ctx = d.withUrgency(ctx, time.Now().Add(g.TTL)) // the lock expires then
 	}
 	late := 0
 	if own.doubt {
 		late = 1
 	}
-	if own.ear != nil && keep == 0 {
-		inside, err := own.ear.releaseLock(ctx, g, late)
+	if own.waitConn != nil && keep == 0 {
+		inside, err := own.waitConn.releaseLock(ctx, g, late)
 		if inside {
-			own.ear.leave()
+			own.waitConn.leave()
 		} else if err == nil {
 			return nil
 		}
-	} else if own.ear != nil {
-		defer own.ear.leave()
+	} else if own.waitConn != nil {
+		defer own.waitConn.leave()
 	}
-	if known && own.alone && own.ear == nil && keep == 0 {
+	if known && own.alone && own.waitConn == nil && keep == 0 {
 		if freed, err := d.execRepeated(ctx, d.freeAlone, newStamp(), late, g.Key, own.stamp); freed || err != nil {
 			return err
 		}

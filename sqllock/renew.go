@@ -35,8 +35,8 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	return out
 }
 
-// renewed is the outcome of an attempt to renew some grants.
-type renewed struct {
+// renewalResult is the outcome of an attempt to renew some grants.
+type renewalResult struct {
 	kept  []int               // the indexes of the grants that are not lost
 	sent  time.Time           // time of the statement that renewed them
 	found map[string]standing // by key
@@ -44,7 +44,7 @@ type renewed struct {
 
 // renewTogether renews the grants with indices some, which share one TTL.
 func (d *Driver) renewTogether(ctx context.Context, ttl time.Duration, grants []driver.Grant, some []int, out []driver.Renewal) {
-	r, err := d.tryRenewal(ctx, ttl, func(ctx context.Context, first bool) (r renewed, err error) {
+	r, err := d.tryRenewal(ctx, ttl, func(ctx context.Context, first bool) (r renewalResult, err error) {
 		r.found = make(map[string]standing, len(some))
 		done := false
 		if first && d.dialect == MySQL { // SQLite always needs one statement; after a lost answer the stamps are unknown
@@ -65,9 +65,9 @@ func (d *Driver) renewTogether(ctx context.Context, ttl time.Duration, grants []
 			out[at].Err = driver.ErrLost
 		default:
 			if s.isHeldBy(g) {
-				d.renewGrip(g.Owner, s.stamp, s.waiters == 0)
+				d.updateHeldLock(g.Owner, s.stamp, s.waiters == 0)
 			}
-			until := driverkit.Trust(r.sent, ttl)
+			until := driverkit.TrustEnd(r.sent, ttl)
 			if until.Before(g.TrustedUntil) { // the answer was slower than the grant's: never shorten the trust
 				until = g.TrustedUntil
 			}
@@ -81,17 +81,17 @@ func (d *Driver) renewTogether(ctx context.Context, ttl time.Duration, grants []
 func (d *Driver) renewUnchanged(ctx context.Context, ttl time.Duration, grants []driver.Grant, some []int, found map[string]standing,
 ) (done bool, sent time.Time, err error) {
 	by, args := 1+rand.Int64N(stampEnd), make([]any, 2, 2+2*len(some))
-	args[0], args[1] = by, driverkit.InMicros(ttl)
+	args[0], args[1] = by, driverkit.ToMicros(ttl)
 	d.mu.Lock()
 	for _, at := range some {
 		g := grants[at]
-		own, known := d.grips[g.Owner]
+		own, known := d.heldLocks[g.Owner]
 		if !known || !own.alone {
 			d.mu.Unlock()
 			return false, sent, nil
 		}
 		args = append(args, g.Key, own.stamp)
-		found[g.Key] = standing{owner: g.Owner, token: g.Token, stamp: renewedStamp(own.stamp, by), left: driverkit.InMicros(ttl)}
+		found[g.Key] = standing{owner: g.Owner, token: g.Token, stamp: renewedStamp(own.stamp, by), left: driverkit.ToMicros(ttl)}
 	}
 	d.mu.Unlock()
 	change, sent := d.renewKnown(len(some)), time.Now()
@@ -112,7 +112,7 @@ func (d *Driver) renewBatch(ctx context.Context, ttl time.Duration, grants []dri
 		for i, at := range rest {
 			names[i], owners[i] = grants[at].Key, grants[at].Owner
 		}
-		args := slices.Concat([]any{1 + rand.Int64N(stampEnd), driverkit.InMicros(ttl)}, names, owners)
+		args := slices.Concat([]any{1 + rand.Int64N(stampEnd), driverkit.ToMicros(ttl)}, names, owners)
 		change, sent := d.renewStatement(len(rest)), time.Now()
 		var renewed int64
 		err := d.runOn(ctx, d.renewDB, func(q querier) (err error) {

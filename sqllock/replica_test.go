@@ -16,13 +16,13 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// splitter is a proxy that sends the reads of renewals to a lagging replica: a table that the test fills.
-type splitter struct {
+// splittingConnector is a proxy that sends the reads of renewals to a lagging replica: a table that the test fills.
+type splittingConnector struct {
 	sqldriver.Connector
 	prefix string
 }
 
-func (s splitter) Connect(ctx context.Context) (sqldriver.Conn, error) {
+func (s splittingConnector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	conn, err := s.Connector.Connect(ctx)
 	if err != nil {
 		return nil, err
@@ -73,27 +73,27 @@ func TestLaggingReplicaLosesNoLease(t *testing.T) {
 			forEach(t, []database{onMariaDB, onMySQL}, func(r *rig) {
 				r.execSQL("CREATE TABLE holdfast_replica LIKE holdfast_lock")
 				cfg, err := mysql.ParseDSN("root@unix(" + r.socketPath() + ")/test?interpolateParams=true")
-				r.Must(err)
+				r.NoError(err)
 				to, err := mysql.NewConnector(cfg)
-				r.Must(err)
-				db := sql.OpenDB(splitter{to, r.prefix})
+				r.NoError(err)
+				db := sql.OpenDB(splittingConnector{to, r.prefix})
 				defer db.Close()
 				d, err := r.openOn(db)
-				fixture.Closed(r.Rig, d, err)
-				g := r.Grant(d, "k", long)
+				fixture.CloseAtEnd(r.Rig, d, err)
+				g := r.AcquireGrant(d, "k", long)
 				if c.row != "" {
 					row := strings.NewReplacer("$owner", "'"+g.Owner+"'", "$token", fmt.Sprint(g.Token), "$later", fmt.Sprint(time.Now().Add(long).UnixMicro())).Replace(c.row)
 					r.execSQL("INSERT INTO holdfast_replica (name, owner, token, expires, stamp, holder, since, places) VALUES ('k', " + row + ", 1, '{}', 1, 0)")
 				}
 				d.Detach(g) // the driver forgets the stamp, so the renewal reads the lock
-				out := d.Renew(r.Within(), []driver.Grant{g})[0]
+				out := d.Renew(r.WaitContext(), []driver.Grant{g})[0]
 				switch {
 				case errors.Is(out.Err, driver.ErrLost) != c.lost, out.Err != nil && !c.lost:
 					r.Errorf("Renew() = %v, want that the lease is lost: %v", out.Err, c.lost)
 				case !c.lost && !out.TrustedUntil.After(g.TrustedUntil):
 					r.Errorf("Renew() leaves it trusted until %v, want more than %v", out.TrustedUntil, g.TrustedUntil)
 				}
-				r.Must(d.Release(r.Within(), g, 0))
+				r.NoError(d.Release(r.WaitContext(), g, 0))
 			})
 		})
 	}
@@ -106,14 +106,14 @@ func TestStaleReadIsNoLoss(t *testing.T) {
 		d, heir := r.newDriver(), r.newDriver()
 		g := r.AcquireAdoptable(d, long)
 		r.execSQL("UPDATE holdfast_lock SET token = token - 1048576, owner = 'other'")
-		if err := d.Check(r.Within(), g); !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrLost) {
+		if err := d.Check(r.WaitContext(), g); !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrLost) {
 			r.Errorf("Check() = %v, want ErrUnavailable", err)
 		}
 		adopted := make(chan error, 1)
 		var own driver.Grant
 		go func() {
 			var err error
-			own, err = heir.Adopt(r.Within(), g)
+			own, err = heir.Adopt(r.WaitContext(), g)
 			adopted <- err
 		}()
 		select {
@@ -122,8 +122,8 @@ func TestStaleReadIsNoLoss(t *testing.T) {
 		case <-time.After(100 * time.Millisecond):
 		}
 		r.execSQL("UPDATE holdfast_lock SET token = token + 1048576, owner = '" + g.Owner + "'")
-		r.Must(<-adopted)
-		r.Must(heir.Release(r.Within(), own, 0))
+		r.NoError(<-adopted)
+		r.NoError(heir.Release(r.WaitContext(), own, 0))
 		r.checkCleared()
 	})
 }

@@ -29,7 +29,7 @@ import (
 
 const (
 	// long is a TTL that does not end within a test. brief is a TTL that gives a statement little time.
-	long  = fixture.Long
+	long  = fixture.LongTTL
 	brief = time.Second
 )
 
@@ -146,9 +146,9 @@ func newRig(t testing.TB, b database) *rig {
 func (r *rig) migrate() {
 	r.Helper()
 	d, err := sqllock.New(r.Context(), r.db, r.dialect, &sqllock.Options{Prefix: r.prefix, NoCheck: true})
-	r.Must(err)
+	r.NoError(err)
 	defer d.Close()
-	r.Must(d.Migrate(r.Context()))
+	r.NoError(d.Migrate(r.Context()))
 }
 
 // socketPath returns the path at which the server listens.
@@ -172,7 +172,7 @@ func (r *rig) openPool(at string) *sql.DB {
 	default:
 		db, err = sql.Open("mysql", "root@unix("+at+")/"+cmp.Or(r.schema, "test"))
 	}
-	r.Must(err)
+	r.NoError(err)
 	r.Cleanup(func() { db.Close() })
 	return db
 }
@@ -204,7 +204,7 @@ func (r *rig) newRelay() *fixture.Link {
 func (r *rig) newDriver() *sqllock.Driver {
 	r.Helper()
 	d, err := r.openLinked()
-	fixture.Closed(r.Rig, d, err)
+	fixture.CloseAtEnd(r.Rig, d, err)
 	if file, ok := d.(*sqlite.Driver); ok {
 		return file.Driver
 	}
@@ -221,12 +221,12 @@ func (r *rig) in(text string) string { return strings.ReplaceAll(text, "holdfast
 func (r *rig) execSQL(text string) {
 	r.Helper()
 	_, err := r.db.ExecContext(r.Context(), r.in(text))
-	r.Must(err)
+	r.NoError(err)
 }
 
 func (r *rig) countRows(text string) (n int) {
 	r.Helper()
-	r.Must(r.db.QueryRowContext(r.Context(), r.in(text)).Scan(&n))
+	r.NoError(r.db.QueryRowContext(r.Context(), r.in(text)).Scan(&n))
 	return n
 }
 

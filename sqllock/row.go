@@ -35,12 +35,12 @@ type ticket struct {
 	place         int64
 }
 
-// queued follows the holder in the ticket of a waiter that also waits before the turnstile, and so is let in
+// queuedMark follows the holder in the ticket of a waiter that also waits before the turnstile, and so is let in
 // without the ticket.
-const queued = " "
+const queuedMark = " "
 
 // isQueued reports whether the waiter also waits before the turnstile.
-func (t *ticket) isQueued() bool { return strings.HasSuffix(t.holder, queued) }
+func (t *ticket) isQueued() bool { return strings.HasSuffix(t.holder, queuedMark) }
 
 // columns has the columns of readSQL that may be NULL.
 type columns struct {
@@ -78,13 +78,13 @@ func (r row) isHeldBy(owner string) bool { return r.isHeld() && r.owner == owner
 // isReserved reports whether the lock is free and reserved for the next client that the turnstile lets in. If
 // the reservation lasts longer than reserved, the clock was set back since, and it does not count.
 func (r row) isReserved() bool {
-	left := driverkit.Micros(r.expires - r.now)
+	left := driverkit.FromMicros(r.expires - r.now)
 	return r.there && r.owner == "" && left > 0 && left <= reserved && (r.first == nil || r.first.isQueued())
 }
 
 // isUnconfirmed reports whether the lock may have been handed to a waiter that has not confirmed it.
 func (r row) isUnconfirmed() bool {
-	return r.isHeld() && r.expires-r.since <= driverkit.InMicros(grace)
+	return r.isHeld() && r.expires-r.since <= driverkit.ToMicros(grace)
 }
 
 // endCount returns 1 if the change of r to is ends a lease, otherwise 0.
@@ -110,7 +110,7 @@ func (r row) grant(owner, holder string, ttl time.Duration) row {
 	if r.owner != owner {
 		r.token, r.since = r.nextToken(), r.now
 	}
-	r.owner, r.holder, r.expires = owner, holder, r.now+driverkit.InMicros(ttl)
+	r.owner, r.holder, r.expires = owner, holder, r.now+driverkit.ToMicros(ttl)
 	return r
 }
 
@@ -120,7 +120,7 @@ func (r row) pass() row {
 		r.owner, r.holder, r.expires = "", "", r.now
 		return r
 	}
-	return r.grant(r.first.owner, strings.TrimSuffix(r.first.holder, queued), grace)
+	return r.grant(r.first.owner, strings.TrimSuffix(r.first.holder, queuedMark), grace)
 }
 
 // end ends the lease by a hand-over to the first waiter, or frees the lock. If the first waiter is before the
@@ -129,14 +129,14 @@ func (r row) end() row {
 	if r.first == nil || !r.first.isQueued() {
 		return r.pass()
 	}
-	r.owner, r.holder, r.expires = "", "", r.now+driverkit.InMicros(reserved)
+	r.owner, r.holder, r.expires = "", "", r.now+driverkit.ToMicros(reserved)
 	return r
 }
 
 // keep holds the lock for a time under an owner that no client has: no owner name ends in "!". So no statement
 // of the former owner prolongs or adopts it.
 func (r row) keep(d time.Duration) row {
-	r.owner, r.expires = driverkit.Kept(r.owner), r.now+driverkit.InMicros(d)
+	r.owner, r.expires = driverkit.KeptID(r.owner), r.now+driverkit.ToMicros(d)
 	return r
 }
 
@@ -159,9 +159,9 @@ func (r row) waitersAhead() int64 {
 // heldError returns an error that names the holder.
 func (r row) heldError() *driver.HeldError {
 	held := &driver.HeldError{
-		Owner: r.owner, Holder: parseHolder(r.holder), Remaining: max(driverkit.Micros(r.expires-r.now), 0), Waiters: r.count, Kept: driverkit.IsKept(r.owner),
+		Owner: r.owner, Holder: parseHolder(r.holder), Remaining: max(driverkit.FromMicros(r.expires-r.now), 0), Waiters: r.count, Kept: driverkit.IsKept(r.owner),
 	}
-	held.Since = time.Now().Add(-driverkit.Micros(r.now - r.since))
+	held.Since = time.Now().Add(-driverkit.FromMicros(r.now - r.since))
 	return held
 }
 
@@ -169,8 +169,8 @@ func (r row) heldError() *driver.HeldError {
 func (r row) lockStatus(key, node string) driver.Status {
 	st := driver.Status{Key: key, Waiters: r.count}
 	if r.isHeld() {
-		st.Held, st.Owner, st.Token, st.Remaining, st.Holder = true, r.owner, r.token, driverkit.Micros(r.expires-r.now), parseHolder(r.holder)
-		st.Since = time.Now().Add(-driverkit.Micros(r.now - r.since))
+		st.Held, st.Owner, st.Token, st.Remaining, st.Holder = true, r.owner, r.token, driverkit.FromMicros(r.expires-r.now), parseHolder(r.holder)
+		st.Since = time.Now().Add(-driverkit.FromMicros(r.now - r.since))
 		if st.Kept = driverkit.IsKept(r.owner); st.Kept {
 			st.Token = 0
 		}

@@ -46,7 +46,7 @@ func rowLock(ctx context.Context, tx *sql.Tx, dialect Dialect, table, column str
 	switch {
 	case !ok:
 		return fmt.Errorf("%w: unknown dialect %d; give MySQL or SQLite", driver.ErrInvalid, dialect)
-	case !named().MatchString(table) || !named().MatchString(column) || strings.Contains(column, "."):
+	case !plainTableName().MatchString(table) || !plainTableName().MatchString(column) || strings.Contains(column, "."):
 		return fmt.Errorf("%w: table %q, column %q: give names of letters, digits and _, the table with a schema and a dot before it if need be",
 			driver.ErrInvalid, table, column)
 	}
@@ -125,8 +125,8 @@ func (s dialectRules) heldError(err error) error {
 	return err
 }
 
-// named matches a table name that needs no quotes, with or without a schema.
-var named = sync.OnceValue(func() *regexp.Regexp {
+// plainTableName matches a table name that needs no quotes, with or without a schema.
+var plainTableName = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 })
 

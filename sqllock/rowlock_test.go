@@ -17,7 +17,7 @@ import (
 func (r *rig) beginTx() *sql.Tx {
 	r.Helper()
 	tx, err := r.db.BeginTx(r.Context(), nil)
-	r.Must(err)
+	r.NoError(err)
 	r.Cleanup(func() { tx.Rollback() })
 	return tx
 }
@@ -38,14 +38,14 @@ func (r *rig) createAccounts() {
 func (r *rig) openDeferring() *sql.DB {
 	r.Helper()
 	db, err := sql.Open("sqlite", "file:"+r.file+"?_pragma=busy_timeout(50)")
-	r.Must(err)
+	r.NoError(err)
 	r.Cleanup(func() { db.Close() })
 	return db
 }
 
 // lockRow calls LockRow on a table of r.
 func (r *rig) lockRow(tx *sql.Tx, table, id string) error {
-	return sqllock.LockRow(r.Within(), tx, r.dialect, r.in(table), "id", id)
+	return sqllock.LockRow(r.WaitContext(), tx, r.dialect, r.in(table), "id", id)
 }
 
 // Other transactions can neither lock nor write the row.
@@ -53,24 +53,24 @@ func TestLockRowLastsUntilTransactionEnds(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		r.createAccounts()
 		first, second := r.beginTx(), r.beginTx()
-		r.Must(r.lockRow(first, "holdfast_account", "a"))
+		r.NoError(r.lockRow(first, "holdfast_account", "a"))
 		if err := r.lockRow(second, "holdfast_account", "a"); !errors.Is(err, holdfast.ErrHeld) {
 			r.Errorf("a row that another has: %v, want ErrHeld", err)
 		}
-		r.Must(second.Rollback())
+		r.NoError(second.Rollback())
 		third := r.beginTx()
 		err := r.lockRow(third, "holdfast_account", "b")
 		if whole := r.dialect == sqllock.SQLite; errors.Is(err, holdfast.ErrHeld) != whole || err != nil && !whole {
 			r.Errorf("another row: %v", err)
 		}
-		r.Must(third.Rollback())
-		_, err = first.ExecContext(r.Within(), r.in("UPDATE holdfast_account SET balance = balance + 1 WHERE id = 'a'"))
-		r.Must(err)
-		r.Must(first.Commit())
+		r.NoError(third.Rollback())
+		_, err = first.ExecContext(r.WaitContext(), r.in("UPDATE holdfast_account SET balance = balance + 1 WHERE id = 'a'"))
+		r.NoError(err)
+		r.NoError(first.Commit())
 		last := r.beginTx()
-		r.Must(r.lockRow(last, "holdfast_account", "a"))
+		r.NoError(r.lockRow(last, "holdfast_account", "a"))
 		var balance int
-		if r.Must(last.QueryRowContext(r.Within(), r.in("SELECT balance FROM holdfast_account WHERE id = 'a'")).Scan(&balance)); balance != 2 {
+		if r.NoError(last.QueryRowContext(r.WaitContext(), r.in("SELECT balance FROM holdfast_account WHERE id = 'a'")).Scan(&balance)); balance != 2 {
 			r.Errorf("the balance is %d behind the lock, want 2", balance)
 		}
 		if err := r.lockRow(last, "holdfast_account", "c"); !errors.Is(err, sql.ErrNoRows) {
@@ -86,7 +86,7 @@ func TestLockRowOnChangedRowIsHeld(t *testing.T) {
 		r.execSQL("PRAGMA journal_mode = wal") // without WAL no transaction can write while another reads
 		tx := r.beginTx()
 		var balance int
-		r.Must(tx.QueryRowContext(r.Within(), r.in("SELECT balance FROM holdfast_account WHERE id = 'a'")).Scan(&balance))
+		r.NoError(tx.QueryRowContext(r.WaitContext(), r.in("SELECT balance FROM holdfast_account WHERE id = 'a'")).Scan(&balance))
 		r.execSQL("UPDATE holdfast_account SET balance = 7 WHERE id = 'a'")
 		if err := r.lockRow(tx, "holdfast_account", "a"); !errors.Is(err, holdfast.ErrHeld) {
 			r.Errorf("LockRow() = %v, want ErrHeld", err)
@@ -99,11 +99,11 @@ func TestLockRowOpensNoSnapshot(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		r.createAccounts()
 		tx := r.beginTx()
-		r.Must(r.lockRow(tx, "holdfast_account", "a"))
+		r.NoError(r.lockRow(tx, "holdfast_account", "a"))
 		r.execSQL("UPDATE holdfast_account SET balance = 7 WHERE id = 'b'")
-		r.Must(r.lockRow(tx, "holdfast_account", "b"))
+		r.NoError(r.lockRow(tx, "holdfast_account", "b"))
 		var balance int
-		if r.Must(tx.QueryRowContext(r.Within(), r.in("SELECT balance FROM holdfast_account WHERE id = 'b'")).Scan(&balance)); balance != 7 {
+		if r.NoError(tx.QueryRowContext(r.WaitContext(), r.in("SELECT balance FROM holdfast_account WHERE id = 'b'")).Scan(&balance)); balance != 7 {
 			r.Errorf("the balance is %d behind the lock, want 7", balance)
 		}
 	})
@@ -117,14 +117,14 @@ func TestLockRowFindsEngineInAnySQLMode(t *testing.T) {
 		for _, mode := range []string{"ORACLE", "NO_TABLE_OPTIONS", "ANSI,NO_BACKSLASH_ESCAPES"} {
 			r.settings = "&sql_mode=%27" + mode + "%27"
 			tx, err := r.openPool(r.newRelay().Addr).BeginTx(r.Context(), nil)
-			r.Must(err)
+			r.NoError(err)
 			if err := r.lockRow(tx, "holdfast_account", "a"); err != nil {
 				r.Errorf("%s: LockRow() = %v", mode, err)
 			}
 			if err := r.lockRow(tx, "holdfast_old", "a"); !errors.Is(err, holdfast.ErrInvalid) {
 				r.Errorf("%s: LockRow() on MyISAM = %v, want ErrInvalid", mode, err)
 			}
-			r.Must(tx.Rollback())
+			r.NoError(tx.Rollback())
 		}
 	})
 }
@@ -134,12 +134,12 @@ func TestLockRowNoticesRolledBackTransaction(t *testing.T) {
 	forEach(t, []database{onMariaDB, onMySQL, onSQLite}, func(r *rig) {
 		r.createAccounts()
 		tx := r.beginTx()
-		_, err := tx.ExecContext(r.Within(), "ROLLBACK") // as after an error that the program has ignored
-		r.Must(err)
+		_, err := tx.ExecContext(r.WaitContext(), "ROLLBACK") // as after an error that the program has ignored
+		r.NoError(err)
 		if err := r.lockRow(tx, "holdfast_account", "a"); !errors.Is(err, sql.ErrTxDone) {
 			r.Errorf("LockRow() = %v, want ErrTxDone", err)
 		}
-		if _, err := tx.ExecContext(r.Within(), r.in("UPDATE holdfast_account SET balance = 9")); !errors.Is(err, sql.ErrTxDone) {
+		if _, err := tx.ExecContext(r.WaitContext(), r.in("UPDATE holdfast_account SET balance = 9")); !errors.Is(err, sql.ErrTxDone) {
 			r.Errorf("a write behind the lock = %v, want ErrTxDone", err)
 		}
 	})
@@ -153,10 +153,10 @@ func TestLockRowEndsRolledBackTransaction(t *testing.T) {
 				r.createAccounts()
 				r.settings = fmt.Sprint("&innodb_snapshot_isolation=1&autocommit=", autocommit)
 				tx, err := r.openPool(r.newRelay().Addr).BeginTx(r.Context(), nil)
-				r.Must(err)
+				r.NoError(err)
 				defer tx.Rollback()
 				var balance int
-				r.Must(tx.QueryRowContext(r.Within(), r.in("SELECT balance FROM holdfast_account WHERE id = 'a'")).Scan(&balance))
+				r.NoError(tx.QueryRowContext(r.WaitContext(), r.in("SELECT balance FROM holdfast_account WHERE id = 'a'")).Scan(&balance))
 				r.execSQL("UPDATE holdfast_account SET balance = 7 WHERE id = 'a'")
 				if err := r.lockRow(tx, "holdfast_account", "a"); !errors.Is(err, holdfast.ErrHeld) {
 					r.Errorf("LockRow() = %v, want ErrHeld", err)
@@ -178,30 +178,30 @@ func TestLockRowLocksOrFails(t *testing.T) {
 			r.execSQL("CREATE TABLE holdfast_old (id varchar(9)) ENGINE = MyISAM")
 			tables = append(tables, "holdfast_nothing", "holdfast_plain", "holdfast_counted", "holdfast_old", "test.holdfast_old", "information_schema.TABLES")
 			tx := r.beginTx()
-			r.Must(r.lockRow(tx, "test.holdfast_account", "a"))
+			r.NoError(r.lockRow(tx, "test.holdfast_account", "a"))
 			for _, text := range []string{"CREATE TEMPORARY TABLE holdfast_account (id varchar(9)) ENGINE = InnoDB", "INSERT INTO holdfast_account VALUES ('a')"} {
-				_, err := tx.ExecContext(r.Within(), r.in(text))
-				r.Must(err)
+				_, err := tx.ExecContext(r.WaitContext(), r.in(text))
+				r.NoError(err)
 			}
 			if err := r.lockRow(tx, "holdfast_account", "a"); !errors.Is(err, holdfast.ErrInvalid) {
 				r.Errorf("a table of this session in front of another: %v, want ErrInvalid", err)
 			}
-			_, err := tx.ExecContext(r.Within(), r.in("DROP TEMPORARY TABLE holdfast_account"))
-			r.Must(err)
-			r.Must(tx.Rollback())
+			_, err := tx.ExecContext(r.WaitContext(), r.in("DROP TEMPORARY TABLE holdfast_account"))
+			r.NoError(err)
+			r.NoError(tx.Rollback())
 		}
 		for _, table := range tables {
 			tx := r.beginTx()
 			if err := r.lockRow(tx, table, "a"); !errors.Is(err, holdfast.ErrInvalid) {
 				r.Errorf("%q: %v, want ErrInvalid", table, err)
 			}
-			r.Must(tx.Rollback())
+			r.NoError(tx.Rollback())
 		}
 		tx := r.beginTx()
-		if err := sqllock.LockRow(r.Within(), tx, 0, "account", "id", "a"); !errors.Is(err, holdfast.ErrInvalid) {
+		if err := sqllock.LockRow(r.WaitContext(), tx, 0, "account", "id", "a"); !errors.Is(err, holdfast.ErrInvalid) {
 			r.Errorf("no dialect: %v, want ErrInvalid", err)
 		}
-		if err := sqllock.LockRow(r.Within(), tx, r.dialect, "account", "id = 'b' OR id", "a"); !errors.Is(err, holdfast.ErrInvalid) {
+		if err := sqllock.LockRow(r.WaitContext(), tx, r.dialect, "account", "id = 'b' OR id", "a"); !errors.Is(err, holdfast.ErrInvalid) {
 			r.Errorf("no column: %v, want ErrInvalid", err)
 		}
 	})
@@ -213,7 +213,7 @@ func TestLockRowLosesNoUpdate(t *testing.T) {
 	const writers, length = 4, 30 * time.Second
 	forEach(t, servers, func(r *rig) {
 		var version string
-		r.Must(r.db.QueryRowContext(r.Within(), "SELECT version()").Scan(&version))
+		r.NoError(r.db.QueryRowContext(r.WaitContext(), "SELECT version()").Scan(&version))
 		r.createAccounts()
 		table, increments := r.in("holdfast_account"), make([]int64, writers)
 		end := time.Now().Add(length)
@@ -238,7 +238,7 @@ func TestLockRowLosesNoUpdate(t *testing.T) {
 		for _, n := range increments {
 			confirmed += n
 		}
-		r.Must(r.db.QueryRowContext(r.Within(), "SELECT balance FROM "+table+" WHERE id = 'a'").Scan(&balance))
+		r.NoError(r.db.QueryRowContext(r.WaitContext(), "SELECT balance FROM "+table+" WHERE id = 'a'").Scan(&balance))
 		if lost := confirmed + 1 - balance; lost != 0 || confirmed == 0 {
 			r.Errorf("%d of %d updates are lost", lost, confirmed)
 		}

@@ -29,10 +29,10 @@ func (d *Driver) checkVersion(ctx context.Context, q querier) error {
 	return nil
 }
 
-// Migrate makes the tables, or brings them up to date. The driver may be opened with NoCheck for it. Several programs may call it at
-// once, and it does nothing where all is there. It blocks until the database has answered or ctx ends. It needs the right to create
-// tables, which programs that lock do not need. Errors: ErrUnavailable, ErrAuth and ErrConfig, the last also for tables of a newer
-// version.
+// Migrate creates the tables, or brings them up to date. Open the driver with NoCheck to call it. Several programs
+// may call it at once. If the tables are up to date, it changes nothing. It blocks until the database has answered
+// or ctx ends. Its user needs permission to create tables; programs that lock do not. Errors: ErrUnavailable,
+// ErrAuth and ErrConfig, the last also for tables of a newer version.
 func (d *Driver) Migrate(ctx context.Context) error {
 	var err error
 	for range 4 { // two programs that create the tables at once may collide; the retry finds the tables
@@ -49,7 +49,7 @@ func (d *Driver) Migrate(ctx context.Context) error {
 		return nil
 	case errors.Is(err, errNoExclusion):
 	case d.kindOf(err) == denied, d.kindOf(err) == foreign:
-		err = driverkit.Refusal{Err: fmt.Errorf("%w: %w; take a user who may create tables there, or correct the name of the database", driver.ErrAuth, err)}
+		err = driverkit.PermanentError{Err: fmt.Errorf("%w: %w; take a user who may create tables there, or correct the name of the database", driver.ErrAuth, err)}
 	default:
 		err = d.explainError(ctx, err)
 	}

@@ -22,19 +22,19 @@ func TestPrefixMayNameSchema(t *testing.T) {
 				case sqllock.SQLite:
 					r.db.SetMaxOpenConns(1) // the connection with the attached file
 					_, err := r.db.ExecContext(r.Context(), "ATTACH ? AS "+schema, filepath.Join(t.TempDir(), "second.db"))
-					r.Must(err)
+					r.NoError(err)
 				case sqllock.MySQL:
 					r.execSQL("CREATE DATABASE " + schema)
 				}
 				d, err := sqllock.New(r.Context(), r.db, r.dialect, &sqllock.Options{Prefix: schema + "." + bare, NoCheck: true})
-				fixture.Closed(r.Rig, d, err)
-				r.Must(d.Migrate(r.Within()))
-				r.Must(d.Migrate(r.Within()))
-				g := r.Grant(d, "k", long)
-				r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
-				r.Must(d.Release(r.Within(), g, 0))
+				fixture.CloseAtEnd(r.Rig, d, err)
+				r.NoError(d.Migrate(r.WaitContext()))
+				r.NoError(d.Migrate(r.WaitContext()))
+				g := r.AcquireGrant(d, "k", long)
+				r.NoError(d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err)
+				r.NoError(d.Release(r.WaitContext(), g, 0))
 				var n int
-				if r.Must(r.db.QueryRowContext(r.Within(), "SELECT COUNT(*) FROM "+schema+"."+bare+"lock").Scan(&n)); n != 1 {
+				if r.NoError(r.db.QueryRowContext(r.WaitContext(), "SELECT COUNT(*) FROM "+schema+"."+bare+"lock").Scan(&n)); n != 1 {
 					r.Errorf("%d rows are in the table of the prefix", n)
 				}
 			})
@@ -50,23 +50,23 @@ func TestStatementBinlogWorksAtAnyLevel(t *testing.T) {
 	}
 	r := fixture.New(t)
 	s, err := mariaproc.Start(t.Context(), "--log-bin", "--binlog-format=STATEMENT", "--sync-binlog=0", "--innodb-flush-log-at-trx-commit=1")
-	fixture.Stopped(t, s, err)
-	r.Must(prepareServer(t.Context(), s))
+	fixture.StopAtEnd(t, s, err)
+	r.NoError(prepareServer(t.Context(), s))
 	for _, level := range []string{"READ-UNCOMMITTED", "READ-COMMITTED", "REPEATABLE-READ", "SERIALIZABLE"} {
 		db, err := sql.Open("mysql", "root@unix("+s.Socket()+")/test?tx_isolation=%27"+level+"%27")
-		r.Must(err)
+		r.NoError(err)
 		defer db.Close()
 		prefix := strings.ReplaceAll(level, "-", "_") + "_"
-		d, err := sqllock.New(r.Within(), db, sqllock.MySQL, &sqllock.Options{NoCheck: true, Prefix: prefix})
-		fixture.Closed(r, d, err)
-		r.Must(d.Migrate(r.Within()))
-		other, err := sqllock.New(r.Within(), db, sqllock.MySQL, &sqllock.Options{Prefix: prefix})
-		fixture.Closed(r, other, err)
-		g := r.Grant(other, "k", long)
-		r.Must(other.Renew(r.Within(), []driver.Grant{g})[0].Err)
-		r.Must(other.Release(r.Within(), g, 0))
+		d, err := sqllock.New(r.WaitContext(), db, sqllock.MySQL, &sqllock.Options{NoCheck: true, Prefix: prefix})
+		fixture.CloseAtEnd(r, d, err)
+		r.NoError(d.Migrate(r.WaitContext()))
+		other, err := sqllock.New(r.WaitContext(), db, sqllock.MySQL, &sqllock.Options{Prefix: prefix})
+		fixture.CloseAtEnd(r, other, err)
+		g := r.AcquireGrant(other, "k", long)
+		r.NoError(other.Renew(r.WaitContext(), []driver.Grant{g})[0].Err)
+		r.NoError(other.Release(r.WaitContext(), g, 0))
 		found := ""
-		for _, f := range other.Diagnose(r.Within(), 0) {
+		for _, f := range other.Diagnose(r.WaitContext(), 0) {
 			if f.Check == "durability" {
 				found = f.Fix
 			} else if f.Bad() {

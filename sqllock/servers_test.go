@@ -58,15 +58,15 @@ func TestRepeatedConflictsAreRetried(t *testing.T) {
 				d := r.newDriver()
 				r.checkNoBlame(d)
 				r.failChanges(c.times, c.number, c.state)
-				g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true}) // does not wait during an outage
-				r.Must(err)
+				g, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: long, NoWait: true}) // does not wait during an outage
+				r.NoError(err)
 				if left := r.countRows("SELECT n FROM holdfast_left"); left != 0 {
 					r.Errorf("the lock was granted with %d errors to come", left)
 				}
 				r.execSQL(fmt.Sprint("UPDATE holdfast_left SET n = ", c.times))
 				r.RenewGrant(d, g, long)
 				r.execSQL(fmt.Sprint("UPDATE holdfast_left SET n = ", c.times))
-				r.Must(d.Release(r.Within(), g, 0))
+				r.NoError(d.Release(r.WaitContext(), g, 0))
 				r.checkCleared()
 			})
 		})
@@ -93,7 +93,7 @@ func TestPermanentErrorNamesFix(t *testing.T) {
 			forEach(t, []database{onMariaDB, onMySQL}, func(r *rig) {
 				r.makeRow()
 				r.failChanges(1e6, number, c.state)
-				_, err := r.newDriver().Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+				_, err := r.newDriver().Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: long, NoWait: true})
 				if !errors.Is(err, c.matches) || !strings.Contains(err.Error(), c.want) {
 					r.Errorf("Acquire() = %v, want %v and %q", err, c.matches, c.want)
 				}
@@ -110,17 +110,17 @@ func TestErrorNamesReplica(t *testing.T) {
 	}
 	refused := func(t *testing.T, r *fixture.Rig, db *sql.DB, dialect sqllock.Dialect) {
 		t.Helper()
-		d, err := sqllock.New(r.Within(), db, dialect, &sqllock.Options{NoCheck: true})
-		fixture.Closed(r, d, err)
+		d, err := sqllock.New(r.WaitContext(), db, dialect, &sqllock.Options{NoCheck: true})
+		fixture.CloseAtEnd(r, d, err)
 		r.Eventually("it has the tables", func() bool {
-			_, err := d.Inspect(r.Within(), "k")
+			_, err := d.Inspect(r.WaitContext(), "k")
 			return err == nil
 		})
-		_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+		_, err = d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: long, NoWait: true})
 		if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "name the primary") {
 			t.Errorf("Acquire() = %v, want that no writes are taken", err)
 		}
-		for _, f := range d.Diagnose(r.Within(), 0) {
+		for _, f := range d.Diagnose(r.WaitContext(), 0) {
 			if f.Check == "role" && f.Verdict == driver.VerdictFault {
 				return
 			}
@@ -129,14 +129,14 @@ func TestErrorNamesReplica(t *testing.T) {
 	}
 	open := func(r *fixture.Rig, name, source string) *sql.DB {
 		db, err := sql.Open(name, source)
-		r.Must(err)
+		r.NoError(err)
 		r.Cleanup(func() { db.Close() })
 		return db
 	}
 	migrate := func(r *fixture.Rig, db *sql.DB, dialect sqllock.Dialect) {
-		d, err := sqllock.New(r.Within(), db, dialect, &sqllock.Options{NoCheck: true})
-		fixture.Closed(r, d, err)
-		r.Must(d.Migrate(r.Within()))
+		d, err := sqllock.New(r.WaitContext(), db, dialect, &sqllock.Options{NoCheck: true})
+		fixture.CloseAtEnd(r, d, err)
+		r.NoError(d.Migrate(r.WaitContext()))
 	}
 	t.Run("MySQL", func(t *testing.T) {
 		t.Parallel()
@@ -145,12 +145,12 @@ func TestErrorNamesReplica(t *testing.T) {
 		if errors.Is(err, child.ErrNotFetched) && !child.Required() {
 			t.Skip(err)
 		}
-		fixture.Stopped(t, s, err)
-		r.Must(prepareServer(t.Context(), s))
+		fixture.StopAtEnd(t, s, err)
+		r.NoError(prepareServer(t.Context(), s))
 		db := open(r, "mysql", "root@unix("+s.Socket()+")/test")
 		migrate(r, db, sqllock.MySQL)
 		_, err = db.ExecContext(t.Context(), "SET GLOBAL super_read_only = 1")
-		r.Must(err)
+		r.NoError(err)
 		refused(t, r, db, sqllock.MySQL)
 	})
 }
@@ -167,7 +167,7 @@ func TestLocksExcludeAtAnyIsolationLevel(t *testing.T) {
 				clients := []*sqllock.Driver{r.newDriver(), r.newDriver(), r.newDriver()}
 				runTogether(len(clients), func(i int) {
 					for range 4 {
-						g := r.Grant(clients[i], "k", long)
+						g := r.AcquireGrant(clients[i], "k", long)
 						if inside.Add(1) != 1 {
 							r.Error("two have the lock")
 						}
@@ -175,7 +175,7 @@ func TestLocksExcludeAtAnyIsolationLevel(t *testing.T) {
 							r.Errorf("token %d after %d", g.Token, before)
 						}
 						inside.Add(-1)
-						r.Must(clients[i].Release(r.Within(), g, 0))
+						r.NoError(clients[i].Release(r.WaitContext(), g, 0))
 					}
 				})
 				r.checkCleared()
@@ -208,9 +208,9 @@ func TestCutConnectionCostsNoLock(t *testing.T) {
 					f.Cut()
 					p.Resume()
 				}()
-				r.Must(d.Release(r.Within(), r.Grant(d, "new", long), 0))
-				held := r.Grant(holder, "k", long)
-				ctx, leave := context.WithCancel(r.Within())
+				r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "new", long), 0))
+				held := r.AcquireGrant(holder, "k", long)
+				ctx, leave := context.WithCancel(r.WaitContext())
 				gone := make(chan error, 1)
 				go func() {
 					_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long})
@@ -222,22 +222,22 @@ func TestCutConnectionCostsNoLock(t *testing.T) {
 					r.Errorf("Acquire() = %v, want that it was cancelled", err)
 				}
 				r.Eventually("it has left", func() bool { return r.waiterCount() == 0 })
-				got := fixture.Later(func() driver.Grant { return r.Grant(d, "k", long) })
+				got := fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(d, "k", long) })
 				r.Eventually("it waits again", func() bool { return r.waiterCount() == 1 })
 				if step == "stay" {
 					<-cut
 				}
-				r.Must(holder.Release(r.Within(), held, 0))
+				r.NoError(holder.Release(r.WaitContext(), held, 0))
 				g := <-got
 				if step == "look" {
 					d.Detach(g) // the driver forgets the stamp, so the renewal reads the lock
 				}
 				r.RenewGrant(d, g, long)
-				r.Must(d.Check(r.Within(), g))
-				r.Must(d.Release(r.Within(), g, 0))
+				r.NoError(d.Check(r.WaitContext(), g))
+				r.NoError(d.Release(r.WaitContext(), g, 0))
 				select {
 				case <-cut:
-				case <-time.After(fixture.Patience()):
+				case <-time.After(fixture.MaxWait()):
 					r.Errorf("it has sent nothing with %q", text)
 				}
 				r.checkCleared()
@@ -252,17 +252,17 @@ func TestRenewalWaitsForNoOtherRow(t *testing.T) {
 		d, other := r.newDriver(), r.newDriver()
 		var grants []driver.Grant
 		for i := range 5 {
-			g, err := d.Acquire(r.Within(), driver.Request{Key: fmt.Sprint("k", i), TTL: long, NoWait: true})
-			r.Must(err)
+			g, err := d.Acquire(r.WaitContext(), driver.Request{Key: fmt.Sprint("k", i), TTL: long, NoWait: true})
+			r.NoError(err)
 			grants = append(grants, g)
 		}
-		_, err := other.Acquire(r.Within(), driver.Request{Key: "z", TTL: long, NoWait: true})
-		r.Must(err)
+		_, err := other.Acquire(r.WaitContext(), driver.Request{Key: "z", TTL: long, NoWait: true})
+		r.NoError(err)
 		tx, err := r.db.BeginTx(r.Context(), nil)
-		r.Must(err)
+		r.NoError(err)
 		defer tx.Rollback()
 		_, err = tx.ExecContext(r.Context(), r.in("UPDATE holdfast_lock SET places = places + 1 WHERE name = 'z'"))
-		r.Must(err)
+		r.NoError(err)
 		for _, how := range []string{"by stamps", "by owners"} {
 			ctx, cancel := context.WithTimeout(r.Context(), pace.Scale(3*time.Second))
 			for i, renewal := range d.Renew(ctx, grants) {
@@ -272,7 +272,7 @@ func TestRenewalWaitsForNoOtherRow(t *testing.T) {
 			}
 			cancel()
 			_, err = r.db.ExecContext(r.Context(), r.in("UPDATE holdfast_lock SET stamp = stamp + 1 WHERE name = 'k0'")) // as a new waiter does
-			r.Must(err)
+			r.NoError(err)
 		}
 	})
 }

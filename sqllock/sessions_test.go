@@ -71,7 +71,7 @@ func (r *rig) recordAnswers() string {
 		text.WriteString(line)
 	}
 	take := func(by *sqllock.Driver, key string) driver.Grant {
-		g, err := by.Acquire(r.Within(), driver.Request{
+		g, err := by.Acquire(r.WaitContext(), driver.Request{
 			Key: key, TTL: long, Adoptable: true, NoWait: true, Holder: driver.Holder{Host: `h\'"` + "ß", Note: "a\nb"},
 		})
 		if err == nil {
@@ -81,7 +81,7 @@ func (r *rig) recordAnswers() string {
 		return g
 	}
 	look := func(key string) {
-		st, err := other.Inspect(r.Within(), key)
+		st, err := other.Inspect(r.WaitContext(), key)
 		say("inspect", err, st.Held, st.Owner, st.Kept, st.Waiters, st.Holder, st.Remaining > long/2)
 	}
 	var all []driver.Grant
@@ -91,12 +91,12 @@ func (r *rig) recordAnswers() string {
 		take(other, name)
 		all = append(all, g)
 	}
-	for i, out := range d.Renew(r.Within(), append(all, driver.Grant{Key: "k", Owner: "nobody", TTL: long, Token: 7})) {
+	for i, out := range d.Renew(r.WaitContext(), append(all, driver.Grant{Key: "k", Owner: "nobody", TTL: long, Token: 7})) {
 		say(fmt.Sprint("renew ", i), out.Err, out.Waiters, out.TrustedUntil.After(time.Now()))
 	}
 	listed := make(map[string]bool)
 	for _, prefix := range []string{"", "a", "k", "日"} {
-		say("list "+prefix, other.List(r.Within(), prefix, func(st driver.Status) bool {
+		say("list "+prefix, other.List(r.WaitContext(), prefix, func(st driver.Status) bool {
 			listed[st.Key] = true
 			say("  "+st.Key, nil, st.Owner)
 			return true
@@ -106,38 +106,38 @@ func (r *rig) recordAnswers() string {
 		r.Errorf("List() has %q", found)
 	}
 	last := all[len(all)-1]
-	got := fixture.Later(func() driver.Grant { return r.Grant(other, last.Key, long) })
+	got := fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(other, last.Key, long) })
 	r.Eventually("it waits", func() bool { return r.waiterCount() == 1 && r.countRows("SELECT MAX(places) FROM holdfast_lock") == 1 })
-	waiting, err := d.Queue(r.Within(), last.Key, 9)
+	waiting, err := d.Queue(r.WaitContext(), last.Key, 9)
 	say("queue", err, len(waiting))
 	look(last.Key)
-	for i, out := range d.Renew(r.Within(), all[len(all)-2:]) {
+	for i, out := range d.Renew(r.WaitContext(), all[len(all)-2:]) {
 		say(fmt.Sprint("renew ", i), out.Err, out.Waiters)
 	}
-	say("release", d.Release(r.Within(), last, 0))
+	say("release", d.Release(r.WaitContext(), last, 0))
 	next := <-got
 	names[next.Owner] = "waiter"
 	say("handed over", nil, next.Owner, next.Token > last.Token)
 	look(last.Key)
-	say("check", other.Check(r.Within(), next))
-	say("check of what was", d.Check(r.Within(), last))
-	say("release and keep", other.Release(r.Within(), next, long))
+	say("check", other.Check(r.WaitContext(), next))
+	say("check of what was", d.Check(r.WaitContext(), last))
+	say("release and keep", other.Release(r.WaitContext(), next, long))
 	look(last.Key)
 	take(d, last.Key)
-	forced, err := other.Force(r.Within(), last.Key, 0, "why")
+	forced, err := other.Force(r.WaitContext(), last.Key, 0, "why")
 	say("force", err, forced)
-	own, err := other.Adopt(r.Within(), all[0])
-	r.Must(err)
+	own, err := other.Adopt(r.WaitContext(), all[0])
+	r.NoError(err)
 	names[own.Owner] = "heir"
 	say("adopt", err, own.Owner, own.Token == all[0].Token)
-	say("renew of what was adopted", d.Renew(r.Within(), all[:1])[0].Err)
-	say("release", other.Release(r.Within(), own, 0))
+	say("renew of what was adopted", d.Renew(r.WaitContext(), all[:1])[0].Err)
+	say("release", other.Release(r.WaitContext(), own, 0))
 	for _, g := range all[1 : len(all)-1] {
-		say("release", d.Release(r.Within(), g, 0))
+		say("release", d.Release(r.WaitContext(), g, 0))
 	}
 	left, err := r.leftoverRows()
 	say("left", err, left)
-	for _, f := range d.Diagnose(r.Within(), 0) {
+	for _, f := range d.Diagnose(r.WaitContext(), 0) {
 		if f.Check != "durability" && f.Check != "round-trip" && f.Check != "role" { // these findings mention that autocommit is off
 			say("doctor "+f.Check, nil, f.Verdict)
 		}

@@ -128,21 +128,22 @@ const (
 
 // Options configure a Driver. The zero value works.
 type Options struct {
-	// Prefix begins the names of the tables; a schema, or on MySQL a database, may stand before it: "locks.holdfast_".
+	// Prefix begins the names of the tables. It may include a schema, or on MySQL a database: "locks.holdfast_".
 	// Default "holdfast_".
 	Prefix string
-	// NoCheck leaves out the first statement, so that there is a driver also for a database that has no tables yet or
+	// NoCheck skips the first statement, so that a driver can be opened even for a database that has no tables yet or
 	// rejects this client: for Migrate, Limits and Diagnose.
 	NoCheck bool
 	// Node names the database in events and errors. Default: the name of the dialect.
 	Node string
-	// RenewDB is another pool for the same database, which stays the caller's. Only renewals use it, so that nothing else keeps a
-	// renewal waiting for a connection. The driver keeps one connection of it open, and replaces that every few minutes once another is
-	// open: bound the pool to three, and leave its SetConnMaxLifetime alone. Default: renewals share db.
+	// RenewDB is another pool for the same database; the caller closes it. Only renewals use it, so that a renewal
+	// never waits for a connection that other work uses. The driver keeps one connection of this pool open, and
+	// replaces it every few minutes once another is open: limit the pool to three connections, and do not set
+	// SetConnMaxLifetime. Default: renewals share db.
 	RenewDB *sql.DB
-	// MaxWaitConns bounds the connections of the pool on which waiters queue on MySQL and MariaDB; further waiters poll. A connection is in
-	// use while its waiter waits, and then while it holds the lock. Default 4, and fewer if the pool has not at least three more; a
-	// negative number: all poll.
+	// MaxWaitConns bounds the connections of the pool on which waiters queue on MySQL and MariaDB; further waiters
+	// poll. Such a connection is in use while its waiter waits, and then while that waiter holds the lock. Default 4,
+	// or fewer, so that the pool has at least three more; a negative number: all waiters poll.
 	MaxWaitConns int
 }
 
@@ -152,7 +153,7 @@ type Driver struct {
 	db       *sql.DB
 	renewDB  *sql.DB // pool for renewals; db if there is no other
 	links    links
-	prepared *prepared // nil: statements are not prepared
+	prepared *preparedPool // nil: statements are not prepared
 	dialect  Dialect
 	node     string
 	owners   *driverkit.Owners
@@ -167,24 +168,26 @@ type Driver struct {
 
 	ringLost atomic.Pointer[time.Time] // time of the last lost ring; nil: none
 
-	turnstile *turnstile // nil: waiters poll
-	maxEars   int        // bound of the turnstile's connections
+	turnstile        *turnstile // nil: waiters poll
+	defaultWaitConns int        // bound of the turnstile's connections
 
-	mu      sync.Mutex          // guards the fields below
-	waiting map[string]*claim   // by owner: claims in progress
-	grips   map[string]heldLock // by owner: locks that this client has
-	places  map[string]int64    // by key: places that an empty queue had given
-	swept   time.Time           // time of the last sweep of expired tickets
-	passed  string              // key of the last lock that was handed over: the next claim finds it taken
+	mu        sync.Mutex          // guards the fields below
+	waiting   map[string]*claim   // by owner: claims in progress
+	heldLocks map[string]heldLock // by owner: locks that this client has
+	places    map[string]int64    // by key: places that an empty queue had given
+	swept     time.Time           // time of the last sweep of expired tickets
+	passed    string              // key of the last lock that was handed over: the next claim finds it taken
 }
 
-// New returns a driver over db, which stays the caller's; opts may be nil. It asks the database once, for
-// five seconds at most, and returns the errors that waiting would not fix: ErrAuth for a wrong password or missing
-// permissions, ErrConfig for missing tables. If the database is down, New returns no error; later calls wait for it or
-// return ErrUnavailable. Invalid arguments are ErrInvalid; with NoCheck there is no other error, and New does not block.
+// New returns a driver over db, which remains the property of the caller; opts may be nil. New asks the database
+// once, for five seconds at most, and returns the errors that waiting would not fix: ErrAuth for a wrong password or
+// missing permissions, ErrConfig for missing tables. If the database is down, New returns no error; later calls wait
+// for it or return ErrUnavailable. Invalid arguments are ErrInvalid; with NoCheck there is no other error, and New
+// does not block.
 //
-// Renewals need a connection in time: a pool whose connections the caller may use up, or all of which may break while the database takes
-// no new ones, loses leases. Give renewals a pool of their own then (Options.RenewDB).
+// Renewals need a connection in time. Leases are lost if the caller uses all connections of the pool, or if all of
+// them break while the database accepts no new ones. To exclude that, give renewals their own pool
+// (Options.RenewDB).
 func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driver, error) {
 	if opts == nil {
 		opts = &Options{}
@@ -196,30 +199,30 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 	d := &Driver{
 		tables: t, db: db, renewDB: cmp.Or(opts.RenewDB, db), dialect: dialect, node: cmp.Or(opts.Node, t.name),
 		owners: driverkit.NewOwners(), calls: driverkit.NewCalls(),
-		waiting: make(map[string]*claim), grips: make(map[string]heldLock), places: make(map[string]int64),
+		waiting: make(map[string]*claim), heldLocks: make(map[string]heldLock), places: make(map[string]int64),
 	}
 	d.links.replacing, d.links.replaced = make(map[*sql.DB]bool), time.Now()
 	d.states = driverkit.NewStates(d.node)
 	if dialect == SQLite {
-		d.prepared = newPrepared(db)
+		d.prepared = newPreparedPool(db)
 	}
-	room, ears := d.pollTiming.room, cmp.Or(opts.MaxWaitConns, maxEars)
+	room, waitConns := d.pollTiming.room, cmp.Or(opts.MaxWaitConns, defaultWaitConns)
 	if most := db.Stats().MaxOpenConnections; most > 0 {
-		ears = min(ears, most-3)
-		room = min(room, most-max(ears, 0))
+		waitConns = min(waitConns, most-3)
+		room = min(room, most-max(waitConns, 0))
 		if d.renewDB == db {
 			room-- // one connection is left for renewals
 		}
 	}
-	if dialect == MySQL && ears > 0 {
-		d.maxEars, d.turnstile = ears, newTurnstile(d, ears)
+	if dialect == MySQL && waitConns > 0 {
+		d.defaultWaitConns, d.turnstile = waitConns, newTurnstile(d, waitConns)
 	}
 	d.lane = driverkit.NewLane(d.states, room)
 	d.calls.Go(d.watchDatabase)
 	if opts.NoCheck {
 		return d, nil
 	}
-	return driverkit.Opened(ctx, "sqllock", d, nil, func(ctx context.Context) error {
+	return driverkit.OpenChecked(ctx, "sqllock", d, nil, func(ctx context.Context) error {
 		err := d.pingDatabase(ctx, db)
 		if err != nil || dialect != MySQL { // many servers speak the MySQL protocol
 			return err
@@ -257,12 +260,12 @@ func (d *Driver) Close() error {
 		conn.Close()
 	}
 	d.mu.Lock()
-	grips := d.grips
-	d.grips = nil
+	grips := d.heldLocks
+	d.heldLocks = nil
 	d.mu.Unlock()
-	for _, own := range grips { // ears of leases that were not released
-		if own.ear != nil {
-			own.ear.discard()
+	for _, own := range grips { // wait connections of leases that were not released
+		if own.waitConn != nil {
+			own.waitConn.discard()
 		}
 	}
 	return nil

@@ -22,11 +22,11 @@ type querier interface {
 // maxTries bounds the attempts at a statement whose connection broke.
 const maxTries = 3
 
-// busy is the error of a statement that was not sent, because the pool had no free connection: no fault of the
+// busyError is the error of a statement that was not sent, because the pool had no free connection: no fault of the
 // database.
-type busy struct{ error }
+type busyError struct{ error }
 
-func (b busy) Unwrap() error { return b.error }
+func (b busyError) Unwrap() error { return b.error }
 
 // run calls runOn with the pool that serves everything but renewals.
 func (d *Driver) run(ctx context.Context, fn func(querier) error) error {
@@ -41,7 +41,7 @@ func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) 
 		return u.runStep(fn)
 	}
 	begun := time.Now()
-	if db != d.db && ctx.Value(oldLinksKey{}) != nil && d.runOld(ctx, fn) == nil {
+	if db != d.db && ctx.Value(openConnKey{}) != nil && d.runOnOpenConn(ctx, fn) == nil {
 		d.reportAnswer(nil)
 		return nil
 	}
@@ -54,17 +54,17 @@ func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) 
 			return nil
 		}
 		kind := d.kindOf(err)
-		_, poolBusy := errors.AsType[busy](err)
-		d.leaveOldLinks(ctx, db, kind, !poolBusy && time.Since(begun) > pace.Overdue())
+		_, poolBusy := errors.AsType[busyError](err)
+		d.leaveOldLinks(ctx, db, kind, !poolBusy && time.Since(begun) > pace.OverdueTime())
 		if kind == broken && db == d.db && tries == 1 {
 			d.warmRenewals() // the renewal connection may have broken too
 		}
 		if kind == broken && tries == maxTries && db != d.db {
-			d.noteBare()
+			d.noteUnreachable()
 			db, tries, vital = d.db, 0, true
 			continue
 		}
-		if kind == broken && tries == maxTries && vital && d.runBare(ctx, fn) == nil {
+		if kind == broken && tries == maxTries && vital && d.runOnSpare(ctx, fn) == nil {
 			d.reportAnswer(nil)
 			return nil
 		}
@@ -97,7 +97,7 @@ func (d *Driver) leaveOldLinks(ctx context.Context, db *sql.DB, kind kind, slow 
 	switch {
 	case d.dialect == SQLite:
 	case kind == readOnly:
-		limited, cancel := context.WithTimeout(ctx, pace.LastWords())
+		limited, cancel := context.WithTimeout(ctx, pace.FinishTime())
 		defer cancel()
 		d.replaceIdle(limited, db)
 	case slow && isLate(ctx) && !errors.Is(context.Cause(ctx), errReplaced):
@@ -111,31 +111,31 @@ func (d *Driver) leaveOldLinks(ctx context.Context, db *sql.DB, kind kind, slow 
 // slow or suspended writer the pauses grow, because tries use the processor that the writer needs.
 //
 // Among many writers, the first to try in a gap gets the file. Grown pauses lose every gap to newcomers, so a
-// statement with a deadline (withHurry) has shorter pauses, enough for thousands of tries before its deadline.
+// statement with a deadline (withUrgency) has shorter pauses, enough for thousands of tries before its deadline.
 func busyPause(ctx context.Context, waited time.Duration) time.Duration {
-	end, _ := ctx.Value(hurryKey{}).(time.Time)
+	end, _ := ctx.Value(urgencyKey{}).(time.Time)
 	if left := time.Until(end); left > 0 {
 		return min(waited/100, left/40000, 5*time.Millisecond) + 30*time.Microsecond + rand.N(70*time.Microsecond)
 	}
 	return min(waited/100, 5*time.Millisecond) + 50*time.Microsecond + rand.N(200*time.Microsecond)
 }
 
-// hurryKey is the context key of the time by which a statement must be executed.
-type hurryKey struct{}
+// urgencyKey is the context key of the time by which a statement must be executed.
+type urgencyKey struct{}
 
-// withHurry returns a context for statements that go before newcomers on a busy SQLite file: a lease ends if
+// withUrgency returns a context for statements that go before newcomers on a busy SQLite file: a lease ends if
 // they are not executed by end, or others wait for them.
-func (d *Driver) withHurry(ctx context.Context, end time.Time) context.Context {
+func (d *Driver) withUrgency(ctx context.Context, end time.Time) context.Context {
 	if d.dialect != SQLite {
 		return ctx
 	}
-	return context.WithValue(ctx, hurryKey{}, end)
+	return context.WithValue(ctx, urgencyKey{}, end)
 }
 
 // pauseFor sleeps for limit and returns false if ctx ends first. A hurried statement naps: on Linux, a Go
 // timer takes a whole millisecond in an otherwise idle process.
 func (d *Driver) pauseFor(ctx context.Context, limit time.Duration) bool {
-	if ctx.Value(hurryKey{}) == nil || d.prepared == nil || d.prepared.nap == nil || limit > time.Millisecond {
+	if ctx.Value(urgencyKey{}) == nil || d.prepared == nil || d.prepared.nap == nil || limit > time.Millisecond {
 		return driverkit.Sleep(ctx, limit)
 	}
 	d.prepared.nap(limit)
@@ -167,7 +167,7 @@ func (d *Driver) runOnce(ctx context.Context, db *sql.DB, fn func(querier) error
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		if s := db.Stats(); ctx.Err() != nil && s.MaxOpenConnections > 0 && s.InUse >= s.MaxOpenConnections {
-			return busy{fmt.Errorf("no answer in time, and all %d connections of the pool are in use; give it more: %w", s.MaxOpenConnections, err)}
+			return busyError{fmt.Errorf("no answer in time, and all %d connections of the pool are in use; give it more: %w", s.MaxOpenConnections, err)}
 		}
 		return err
 	}

@@ -35,7 +35,7 @@ func (d *Driver) sweepRows() {
 	quickly := func(fn func(context.Context) error) error {
 		ctx, cancel := context.WithCancel(d.calls.Alive) // no deadline: a time-out here would tell nothing about the database
 		defer cancel()
-		defer time.AfterFunc(pace.LastWords(), cancel).Stop()
+		defer time.AfterFunc(pace.FinishTime(), cancel).Stop()
 		return fn(ctx)
 	}
 	err := quickly(func(ctx context.Context) error {

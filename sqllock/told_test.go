@@ -36,15 +36,15 @@ func (c forgetfulConn) ExecContext(ctx context.Context, query string, args []sql
 	if err != nil {
 		return nil, err
 	}
-	return told{res, c.tells}, nil
+	return knownResult{res, c.tells}, nil
 }
 
-type told struct {
+type knownResult struct {
 	sqldriver.Result
 	id int64
 }
 
-func (r told) LastInsertId() (int64, error) {
+func (r knownResult) LastInsertId() (int64, error) {
 	if r.id < 0 {
 		return 0, errors.New("there is no such id")
 	}
@@ -57,20 +57,20 @@ func TestMissingTokenIsReadFromRow(t *testing.T) {
 		t.Run(fmt.Sprint(tells), func(t *testing.T) {
 			forEach(t, []database{onMariaDB}, func(r *rig) {
 				plain, err := r.db.Driver().(sqldriver.DriverContext).OpenConnector("root@unix(" + r.socketPath() + ")/test?interpolateParams=true")
-				r.Must(err)
+				r.NoError(err)
 				db := sql.OpenDB(forgetfulConnector{plain, tells})
 				r.Cleanup(func() { db.Close() })
 				d, err := r.openOn(db)
-				r.Must(err)
+				r.NoError(err)
 				defer d.Close()
 				for range 3 { // a first row, a known row, and a row known to be free
 					before := r.countRows("SELECT COALESCE(MAX(token), 0) FROM holdfast_lock")
-					g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
-					r.Must(err)
+					g, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: long})
+					r.NoError(err)
 					if token := r.countRows("SELECT token FROM holdfast_lock"); g.Token != int64(token) || token <= before {
 						t.Errorf("token %d, and the lock has %d after %d", g.Token, token, before)
 					}
-					r.Must(d.Release(r.Within(), g, 0))
+					r.NoError(d.Release(r.WaitContext(), g, 0))
 				}
 				r.checkCleared()
 			})

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// maxEars is the default number of connections on which a client's waiters block.
-	maxEars = 4
+	// defaultWaitConns is the default number of connections on which a client's waiters block.
+	defaultWaitConns = 4
 	// ticketAfter is the time that a waiter blocks before the turnstile without a ticket.
 	ticketAfter = 50 * time.Millisecond
 	// blockedLook bounds the poll interval of a waiter before the turnstile. It is below grace, so that a lock
@@ -42,7 +42,7 @@ const (
 )
 
 // turnstile is the queue before the locks of MySQL and MariaDB: GET_LOCK under a name derived from the lock's
-// name. A waiter blocks in it on a connection of its own, an ear. The client that is let in takes the row,
+// name. A waiter blocks in it on its own connection, the wait connection. The client that is let in takes the row,
 // stays inside while it holds the lock, and leaves by the statement that frees the row, so that the server
 // lets in the next one. The turnstile is only a hint: the row alone decides. Any fault here costs the time
 // until a waiter's next poll.
@@ -54,24 +54,24 @@ type turnstile struct {
 	d    *Driver
 	free string // statement that frees a lock and leaves the turnstile
 
-	mu      sync.Mutex // guards the fields below
-	ears    int        // number of further ears allowed
-	known   bool       // home is known, and whether the turnstile works
-	home    string     // database of the sessions, because a server has one GET_LOCK for all databases
-	off     error      // why waiters poll instead; nil: they do not
-	crowded map[string]time.Time
-	shunned map[string]time.Time
+	mu        sync.Mutex // guards the fields below
+	waitConns int        // number of further wait connections allowed
+	known     bool       // home is known, and whether the turnstile works
+	home      string     // database of the sessions, because a server has one GET_LOCK for all databases
+	off       error      // why waiters poll instead; nil: they do not
+	crowded   map[string]time.Time
+	shunned   map[string]time.Time
 
-	reclaimed time.Time // time of the last search for an ear to reclaim
+	reclaimed time.Time // time of the last search for a wait connection to reclaim
 }
 
-// ear is a connection on which a waiter blocks before the turnstile of a lock, and then stays inside.
-type ear struct {
+// waitConn is a connection on which a waiter blocks before the turnstile of a lock, and then stays inside.
+type waitConn struct {
 	t       *turnstile
 	key     string
 	cancel  context.CancelFunc
 	rearmed atomic.Bool   // one GET_LOCK has timed out
-	asked   chan struct{} // closed when the ear is about to send GET_LOCK
+	asked   chan struct{} // closed when the wait connection is about to send GET_LOCK
 	done    chan struct{} // closed when the wait is over
 
 	// The fields below may be read only after done is closed.
@@ -80,7 +80,7 @@ type ear struct {
 	err  error // nil: inside
 
 	// lent has capacity one: it is held by the goroutine that sends statements over conn after the lock was
-	// taken. A renewal that finds no other connection may use it (runBare). A connection runs one statement at
+	// taken. A renewal that finds no other connection may use it (runOnSpare). A connection runs one statement at
 	// a time, and database/sql waits for it without a context.
 	lent chan struct{}
 }
@@ -93,9 +93,9 @@ var (
 	errManual = errors.New("autocommit is off, so waiters poll")
 )
 
-// newTurnstile returns the turnstile of d with at most ears connections.
-func newTurnstile(d *Driver, ears int) *turnstile {
-	t := &turnstile{d: d, ears: ears, crowded: make(map[string]time.Time), shunned: make(map[string]time.Time)}
+// newTurnstile returns the turnstile of d with at most waitConns connections.
+func newTurnstile(d *Driver, waitConns int) *turnstile {
+	t := &turnstile{d: d, waitConns: waitConns, crowded: make(map[string]time.Time), shunned: make(map[string]time.Time)}
 	// RELEASE_LOCK takes effect before the commit, so the next client's statement inside waits at the row.
 	t.free = d.in(`UPDATE holdfast_lock SET stamp = ?, owner = '', holder = '', since = ` + d.now + ` + 0 * LAST_INSERT_ID(COALESCE(RELEASE_LOCK(?), 2)),
 		expires = ` + d.now + ` + ?, places = places + ? WHERE name = ? AND owner = ? AND token = ?`)
@@ -133,24 +133,24 @@ func (t *turnstile) isCrowded(key string) bool {
 	return time.Now().Before(t.crowded[key])
 }
 
-// enter returns an ear that waits to be let in for key; nil: none is available, and the waiter polls.
-func (t *turnstile) enter(key string) *ear {
+// enter returns a wait connection that waits to be let in for key; nil: none is available, and the waiter polls.
+func (t *turnstile) enter(key string) *waitConn {
 	t.mu.Lock()
-	if t.off != nil || t.ears == 0 || time.Now().Before(t.shunned[key]) {
-		reclaims := t.off == nil && t.ears == 0 && time.Since(t.reclaimed) > longInside/4
+	if t.off != nil || t.waitConns == 0 || time.Now().Before(t.shunned[key]) {
+		reclaims := t.off == nil && t.waitConns == 0 && time.Since(t.reclaimed) > longInside/4
 		if reclaims {
 			t.reclaimed = time.Now()
 		}
 		t.mu.Unlock()
 		if reclaims {
-			t.d.reclaimEar()
+			t.d.reclaimWaitConn()
 		}
 		return nil
 	}
-	t.ears--
+	t.waitConns--
 	t.mu.Unlock()
 	ctx, cancel := context.WithCancel(t.d.calls.Work)
-	e := &ear{t: t, key: key, cancel: cancel, asked: make(chan struct{}), done: make(chan struct{}), lent: make(chan struct{}, 1)}
+	e := &waitConn{t: t, key: key, cancel: cancel, asked: make(chan struct{}), done: make(chan struct{}), lent: make(chan struct{}, 1)}
 	t.d.calls.Go(func() {
 		defer close(e.done)
 		e.err = e.awaitTurn(ctx)
@@ -158,9 +158,9 @@ func (t *turnstile) enter(key string) *ear {
 	return e
 }
 
-// awaitTurn blocks until the server lets the ear in. It returns an error if the link has died: the claim then
+// awaitTurn blocks until the server lets the wait connection in. It returns an error if the link has died: the claim then
 // asks over another connection.
-func (e *ear) awaitTurn(ctx context.Context) (err error) {
+func (e *waitConn) awaitTurn(ctx context.Context) (err error) {
 	begin, cancel := context.WithTimeout(ctx, pace.RequestTime(time.Minute, pace.Alone))
 	defer cancel()
 	if e.conn, err = e.t.d.db.Conn(begin); err != nil {
@@ -201,7 +201,7 @@ func (e *ear) awaitTurn(ctx context.Context) (err error) {
 }
 
 // isOver reports whether the wait is over.
-func (e *ear) isOver() bool {
+func (e *waitConn) isOver() bool {
 	select {
 	case <-e.done:
 		return true
@@ -210,8 +210,8 @@ func (e *ear) isOver() bool {
 	}
 }
 
-// isQueued reports whether the ear has its place in GET_LOCK, or will not get one.
-func (e *ear) isQueued() bool {
+// isQueued reports whether the wait connection has its place in GET_LOCK, or will not get one.
+func (e *waitConn) isQueued() bool {
 	select {
 	case <-e.asked:
 		return true
@@ -222,11 +222,11 @@ func (e *ear) isQueued() bool {
 	}
 }
 
-// isInside reports whether the ear was let in.
-func (e *ear) isInside() bool { return e != nil && e.isOver() && e.err == nil }
+// isInside reports whether the wait connection was let in.
+func (e *waitConn) isInside() bool { return e != nil && e.isOver() && e.err == nil }
 
-// leave ends the ear's wait, or leaves the turnstile, which lets in the next waiter.
-func (e *ear) leave() {
+// leave ends the wait connection's wait, or leaves the turnstile, which lets in the next waiter.
+func (e *waitConn) leave() {
 	if e == nil {
 		return
 	}
@@ -236,7 +236,7 @@ func (e *ear) leave() {
 		e.discard()
 		return
 	}
-	ctx, cancel := context.WithTimeout(e.t.d.calls.Work, pace.LastWords())
+	ctx, cancel := context.WithTimeout(e.t.d.calls.Work, pace.FinishTime())
 	defer cancel()
 	if e.borrow(ctx) != nil {
 		e.discardLater()
@@ -250,8 +250,8 @@ func (e *ear) leave() {
 }
 
 // borrow waits until no other goroutine uses the connection, or ctx ends. The caller then hands the connection
-// back to the ear or gives it back to the pool.
-func (e *ear) borrow(ctx context.Context) error {
+// back to the wait connection or gives it back to the pool.
+func (e *waitConn) borrow(ctx context.Context) error {
 	select {
 	case e.lent <- struct{}{}:
 		return nil
@@ -261,7 +261,7 @@ func (e *ear) borrow(ctx context.Context) error {
 }
 
 // tryBorrow borrows the connection if no other goroutine uses it, and reports whether it did.
-func (e *ear) tryBorrow() bool {
+func (e *waitConn) tryBorrow() bool {
 	select {
 	case e.lent <- struct{}{}:
 		return true
@@ -270,45 +270,45 @@ func (e *ear) tryBorrow() bool {
 	}
 }
 
-// handBack ends a borrow or tryBorrow of an ear that stays inside.
-func (e *ear) handBack() { <-e.lent }
+// handBack ends a borrow or tryBorrow of a wait connection that stays inside.
+func (e *waitConn) handBack() { <-e.lent }
 
-// discardLater discards the ear in the background, once its borrower has handed the connection back. The
+// discardLater discards the wait connection in the background, once its borrower has handed the connection back. The
 // caller is inside a call.
-func (e *ear) discardLater() {
+func (e *waitConn) discardLater() {
 	e.t.d.calls.Go(func() {
 		e.lent <- struct{}{}
 		e.discard()
 	})
 }
 
-// discard closes the ear's session, which lets in the next waiter.
-func (e *ear) discard() {
+// discard closes the wait connection's session, which lets in the next waiter.
+func (e *waitConn) discard() {
 	e.cancel()
 	if e.conn != nil {
 		discardConn(e.conn)
 	}
-	e.t.returnEar()
+	e.t.returnWaitConn()
 }
 
-// giveBack returns the connection to the pool. The ear is not inside any more.
-func (e *ear) giveBack() {
+// giveBack returns the connection to the pool. The wait connection is not inside any more.
+func (e *waitConn) giveBack() {
 	e.cancel()
 	e.conn.Close()
-	e.t.returnEar()
+	e.t.returnWaitConn()
 }
 
-// returnEar counts one ear fewer in use.
-func (t *turnstile) returnEar() {
+// returnWaitConn counts one wait connection fewer in use.
+func (t *turnstile) returnWaitConn() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.ears++
+	t.waitConns++
 }
 
-// execInside runs a statement in the session of an ear that is inside. It returns the number of matched rows
-// and the LastInsertId. It repeats the statement after conflicts. After any other error it discards the ear,
+// execInside runs a statement in the session of a wait connection that is inside. It returns the number of matched rows
+// and the LastInsertId. It repeats the statement after conflicts. After any other error it discards the wait connection,
 // and the statement may be executed late.
-func (e *ear) execInside(ctx context.Context, text string, args ...any) (found, noted int64, err error) {
+func (e *waitConn) execInside(ctx context.Context, text string, args ...any) (found, noted int64, err error) {
 	for {
 		res, err := e.conn.ExecContext(ctx, text, args...)
 		if err == nil {
@@ -329,20 +329,20 @@ func (e *ear) execInside(ctx context.Context, text string, args ...any) (found, 
 
 // takeLock takes the lock for a claim that was let in, if the lock is free and its queue has given no further
 // place.
-func (e *ear) takeLock(ctx context.Context, c *claim, stamp, places int64) (token int64, taken bool, err error) {
+func (e *waitConn) takeLock(ctx context.Context, c *claim, stamp, places int64) (token int64, taken bool, err error) {
 	s := c.d.takeInside
-	found, token, err := e.execInside(ctx, s.text, s.orderArgs([]any{stamp, c.owner, c.holder, driverkit.InMicros(c.req.TTL), c.req.Key, places})...)
+	found, token, err := e.execInside(ctx, s.text, s.orderArgs([]any{stamp, c.owner, c.holder, driverkit.ToMicros(c.req.TTL), c.req.Key, places})...)
 	return token, found > 0, err
 }
 
-// releaseLock frees the lock of g and lets in the next waiter. It reports whether the ear is still inside
+// releaseLock frees the lock of g and lets in the next waiter. It reports whether the wait connection is still inside
 // because another owner has the lock.
-func (e *ear) releaseLock(ctx context.Context, g driver.Grant, late int) (inside bool, err error) {
+func (e *waitConn) releaseLock(ctx context.Context, g driver.Grant, late int) (inside bool, err error) {
 	if err := e.borrow(ctx); err != nil {
 		e.discardLater()
 		return false, err
 	}
-	found, left, err := e.execInside(ctx, e.t.free, newStamp(), e.name, driverkit.InMicros(reserved), late, g.Key, g.Owner, g.Token)
+	found, left, err := e.execInside(ctx, e.t.free, newStamp(), e.name, driverkit.ToMicros(reserved), late, g.Key, g.Owner, g.Token)
 	switch {
 	case err != nil:
 		return false, err
@@ -365,7 +365,7 @@ func (t *turnstile) turnOff(why error) {
 	t.off = why
 	t.mu.Unlock()
 	if first {
-		t.d.states.Limit(0, driver.NodePolling, why)
+		t.d.states.SetBestState(0, driver.NodePolling, why)
 	}
 }
 
@@ -453,7 +453,7 @@ func (l *doctorRun) handOver(ctx context.Context) error {
 	case why != nil:
 		l.OK("wake", "%v", why)
 	default:
-		l.OK("wake", "waiters queue in GET_LOCK; a client takes connections of its pool for that: %d at most", l.d.maxEars)
+		l.OK("wake", "waiters queue in GET_LOCK; a client takes connections of its pool for that: %d at most", l.d.defaultWaitConns)
 	}
 	return nil
 }

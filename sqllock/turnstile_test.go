@@ -24,10 +24,10 @@ const noPolling = time.Hour
 func (r *rig) insideHolder() (*sqllock.Driver, driver.Grant) {
 	r.Helper()
 	first, d := r.newDriver(), r.newDriver()
-	g := r.Grant(first, "k", long)
-	got := fixture.Later(func() driver.Grant { return r.Grant(d, "k", long) })
+	g := r.AcquireGrant(first, "k", long)
+	got := fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(d, "k", long) })
 	r.Eventually("it is inside", func() bool { return r.insideConn(d) != 0 })
-	r.Must(first.Release(r.Within(), g, 0))
+	r.NoError(first.Release(r.WaitContext(), g, 0))
 	return d, <-got
 }
 
@@ -37,7 +37,7 @@ func (r *rig) insideConn(d *sqllock.Driver) int { r.Helper(); return r.sessionIn
 func (r *rig) sessionIn(d *sqllock.Driver, key string) int {
 	r.Helper()
 	var id sql.NullInt64
-	r.Must(r.db.QueryRowContext(r.Context(), "SELECT IS_USED_LOCK(?)", d.UserLock(key)).Scan(&id))
+	r.NoError(r.db.QueryRowContext(r.Context(), "SELECT IS_USED_LOCK(?)", d.UserLock(key)).Scan(&id))
 	return int(id.Int64)
 }
 
@@ -45,14 +45,14 @@ func (r *rig) sessionIn(d *sqllock.Driver, key string) int {
 func (r *rig) blockedConns(d *sqllock.Driver) (ids []int) {
 	r.Helper()
 	rows, err := r.db.QueryContext(r.Context(), "SELECT ID FROM information_schema.PROCESSLIST WHERE INFO LIKE 'SELECT GET_LOCK(''"+d.UserLock("k")+"''%'")
-	r.Must(err)
+	r.NoError(err)
 	defer rows.Close()
 	for rows.Next() {
 		var id int
-		r.Must(rows.Scan(&id))
+		r.NoError(rows.Scan(&id))
 		ids = append(ids, id)
 	}
-	r.Must(rows.Err())
+	r.NoError(rows.Err())
 	return ids
 }
 
@@ -63,13 +63,13 @@ func (r *rig) queueClients(n int, every time.Duration) <-chan func() {
 	order := make(chan func(), n)
 	for i := range n {
 		d := r.newDriver()
-		d.Sleepy(every)
+		d.SetPollInterval(every)
 		go func() {
-			g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
+			g, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: long})
 			order <- func() {
 				r.Helper()
-				r.Must(err)
-				r.Must(d.Release(r.Within(), g, 0))
+				r.NoError(err)
+				r.NoError(d.Release(r.WaitContext(), g, 0))
 			}
 		}()
 		r.Eventually("one more waits", func() bool { return len(r.blockedConns(d)) == i+1 && r.waiterCount() == i+1 })
@@ -82,7 +82,7 @@ func TestReleaseLetsInNextWaiter(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d, g := r.insideHolder()
 		next := r.queueClients(3, noPolling)
-		r.Must(d.Release(r.Within(), g, 0))
+		r.NoError(d.Release(r.WaitContext(), g, 0))
 		for range 3 {
 			(<-next)()
 		}
@@ -97,31 +97,31 @@ func TestLongHolderGivesUpItsConnection(t *testing.T) {
 		r.wait = 1
 		d, g := r.insideHolder()
 		other := r.newDriver()
-		of := r.Grant(other, "j", long)
-		got := fixture.Later(func() driver.Grant { return r.Grant(d, "j", long) })
+		of := r.AcquireGrant(other, "j", long)
+		got := fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(d, "j", long) })
 		r.Eventually("the waiter is inside", func() bool { return r.sessionIn(d, "j") != 0 }) // its holder is not inside
 		if id := r.insideConn(d); id != 0 {
 			r.Errorf("connection %d is still inside", id)
 		}
-		r.Must(d.Check(r.Within(), g))
-		r.Must(other.Release(r.Within(), of, 0))
-		r.Must(d.Release(r.Within(), fixture.Receive(r.Rig, got), 0))
-		r.Must(d.Release(r.Within(), g, 0))
+		r.NoError(d.Check(r.WaitContext(), g))
+		r.NoError(other.Release(r.WaitContext(), of, 0))
+		r.NoError(d.Release(r.WaitContext(), fixture.AwaitResult(r.Rig, got), 0))
+		r.NoError(d.Release(r.WaitContext(), g, 0))
 		r.checkCleared()
 	})
 }
 
-// Neither the holder's nor a waiter's.
-func TestKilledEarCostsNoLock(t *testing.T) {
+// The test kills the connection of the holder and of a waiter in turn.
+func TestKilledWaitConnectionCostsNoLock(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d, g := r.insideHolder()
 		next := r.queueClients(2, 100*time.Millisecond)
 		for _, id := range append(r.blockedConns(d)[:1], r.insideConn(d)) {
 			r.execSQL(fmt.Sprint("KILL ", id))
 		}
-		r.Must(d.Check(r.Within(), g))
+		r.NoError(d.Check(r.WaitContext(), g))
 		r.RenewGrant(d, g, long)
-		r.Must(d.Release(r.Within(), g, 0))
+		r.NoError(d.Release(r.WaitContext(), g, 0))
 		(<-next)()
 		(<-next)()
 		r.checkCleared()
@@ -139,7 +139,7 @@ func TestStatementTimeLimitKeepsQueue(t *testing.T) {
 		d, g := r.insideHolder()
 		next := r.queueClients(1, noPolling)
 		time.Sleep(limit * 5 / 4)
-		r.Must(d.Release(r.Within(), g, 0))
+		r.NoError(d.Release(r.WaitContext(), g, 0))
 		(<-next)()
 		r.checkCleared()
 	})
@@ -149,16 +149,16 @@ func TestStatementTimeLimitKeepsQueue(t *testing.T) {
 func TestDeadConnectionEndsWaitInTurnstile(t *testing.T) {
 	forEach(t, []database{onMariaDB}, func(r *rig) {
 		holder, d := r.newDriver(), r.newDriver()
-		g := r.Grant(holder, "k", long)
-		d.Sleepy(noPolling)
+		g := r.AcquireGrant(holder, "k", long)
+		d.SetPollInterval(noPolling)
 		p := r.linkOf(d)
 		p.Halt("GET_LOCK('" + d.UserLock("k"))
-		got := fixture.Later(func() driver.Grant { return r.Grant(d, "k", long) })
+		got := fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(d, "k", long) })
 		<-p.Caught
 		p.Set(func() { p.Stop = "" })
 		r.Eventually("it has a ticket", func() bool { return r.waiterCount() == 1 })
-		r.Must(holder.Release(r.Within(), g, 0))
-		r.Must(d.Release(r.Within(), fixture.Receive(r.Rig, got), 0))
+		r.NoError(holder.Release(r.WaitContext(), g, 0))
+		r.NoError(d.Release(r.WaitContext(), fixture.AwaitResult(r.Rig, got), 0))
 		r.checkCleared()
 	})
 }
@@ -174,9 +174,9 @@ func TestTurnstilesOfDatabasesAreSeparate(t *testing.T) {
 		d, g := r.insideHolder()
 		inOther, of := other.insideHolder()
 		next := other.queueClients(1, noPolling)
-		r.Must(inOther.Release(r.Within(), of, 0))
+		r.NoError(inOther.Release(r.WaitContext(), of, 0))
 		(<-next)()
-		r.Must(d.Release(r.Within(), g, 0))
+		r.NoError(d.Release(r.WaitContext(), g, 0))
 		r.checkCleared()
 	})
 }
@@ -185,14 +185,14 @@ func TestTurnstilesOfDatabasesAreSeparate(t *testing.T) {
 func TestIdleSessionInsideBlocksNoWaiter(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d := r.newDriver()
-		conn, err := r.db.Conn(r.Within())
-		r.Must(err)
+		conn, err := r.db.Conn(r.WaitContext())
+		r.NoError(err)
 		defer conn.Close()
-		_, err = conn.ExecContext(r.Within(), "DO GET_LOCK(?, 0)", d.UserLock("k"))
-		r.Must(err)
-		g := r.Grant(d, "k", long)
+		_, err = conn.ExecContext(r.WaitContext(), "DO GET_LOCK(?, 0)", d.UserLock("k"))
+		r.NoError(err)
+		g := r.AcquireGrant(d, "k", long)
 		next := r.queueClients(2, 100*time.Millisecond)
-		r.Must(d.Release(r.Within(), g, 0))
+		r.NoError(d.Release(r.WaitContext(), g, 0))
 		(<-next)()
 		(<-next)()
 		r.checkCleared()
@@ -203,7 +203,7 @@ func TestIdleSessionInsideBlocksNoWaiter(t *testing.T) {
 func TestLateTakeInsideTakesNothing(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		holder, d := r.newDriver(), r.newDriver()
-		g := r.Grant(holder, "k", long)
+		g := r.AcquireGrant(holder, "k", long)
 		p := r.linkOf(d)
 		p.Halt(aTake)
 		ctx, cancel := context.WithCancel(r.Context())
@@ -218,18 +218,18 @@ func TestLateTakeInsideTakesNothing(t *testing.T) {
 		if err := <-failed; !errors.Is(err, context.Canceled) {
 			r.Fatalf("Acquire() = %v, want that it was cancelled", err)
 		}
-		r.Must(d.Close()) // waits for the claim's release
-		r.Must(holder.Release(r.Within(), g, 0))
+		r.NoError(d.Close()) // waits for the claim's release
+		r.NoError(holder.Release(r.WaitContext(), g, 0))
 		p.Resume()
 		<-p.Late
 		r.checkCleared()
 	})
 }
 
-// mover sends one query about user locks over another connection, like a proxy that moves sessions.
-type mover struct{ sqldriver.Connector }
+// alternatingConnector sends one query about user locks over another connection, like a proxy that moves sessions.
+type alternatingConnector struct{ sqldriver.Connector }
 
-func (m mover) Connect(ctx context.Context) (sqldriver.Conn, error) {
+func (m alternatingConnector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	a, err := m.Connector.Connect(ctx)
 	if err != nil {
 		return nil, err
@@ -238,17 +238,17 @@ func (m mover) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	if err != nil {
 		return nil, errors.Join(err, a.Close())
 	}
-	return movedConn{a.(mysqlConn), b.(mysqlConn)}, nil
+	return alternatingConn{a.(mysqlConn), b.(mysqlConn)}, nil
 }
 
-type movedConn struct {
+type alternatingConn struct {
 	mysqlConn
 	other mysqlConn
 }
 
-func (c movedConn) Close() error { return errors.Join(c.mysqlConn.Close(), c.other.Close()) }
+func (c alternatingConn) Close() error { return errors.Join(c.mysqlConn.Close(), c.other.Close()) }
 
-func (c movedConn) QueryContext(ctx context.Context, text string, args []sqldriver.NamedValue) (sqldriver.Rows, error) {
+func (c alternatingConn) QueryContext(ctx context.Context, text string, args []sqldriver.NamedValue) (sqldriver.Rows, error) {
 	if strings.Contains(text, "IS_USED_LOCK") {
 		return c.other.QueryContext(ctx, text, args)
 	}
@@ -259,20 +259,20 @@ func (c movedConn) QueryContext(ctx context.Context, text string, args []sqldriv
 func TestMovedSessionsMakeWaitersPoll(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		cfg, err := mysql.ParseDSN("root@unix(" + r.socketPath() + ")/test?interpolateParams=true")
-		r.Must(err)
+		r.NoError(err)
 		connector, err := mysql.NewConnector(cfg)
-		r.Must(err)
-		db := sql.OpenDB(mover{connector})
+		r.NoError(err)
+		db := sql.OpenDB(alternatingConnector{connector})
 		r.Cleanup(func() { db.Close() })
 		d, err := r.openOn(db)
-		fixture.Closed(r.Rig, d, err)
+		fixture.CloseAtEnd(r.Rig, d, err)
 		holder := r.newDriver()
-		g := r.Grant(holder, "k", long)
-		got := fixture.Later(func() driver.Grant { return r.Grant(d, "k", long) })
+		g := r.AcquireGrant(holder, "k", long)
+		got := fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(d, "k", long) })
 		r.Eventually("it polls", func() bool { return d.Nodes()[0].State == driver.NodePolling })
-		r.Must(holder.Release(r.Within(), g, 0))
-		r.Must(d.Release(r.Within(), <-got, 0))
-		for _, f := range d.Diagnose(r.Within(), 0) {
+		r.NoError(holder.Release(r.WaitContext(), g, 0))
+		r.NoError(d.Release(r.WaitContext(), <-got, 0))
+		for _, f := range d.Diagnose(r.WaitContext(), 0) {
 			if f.Check == "wake" && strings.Contains(f.Text, "proxy") {
 				return
 			}
@@ -289,13 +289,13 @@ func TestReservationEndsAfterClockSetBack(t *testing.T) {
 		r.execSQL(fmt.Sprint("UPDATE holdfast_lock SET expires = ", later))
 		r.execSQL(fmt.Sprintf("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('k', 'dead', 0, '{} ', %d)", later))
 		d, err := sqllock.New(r.Context(), r.openPool(r.socketPath()), r.dialect, &sqllock.Options{Prefix: r.prefix, MaxWaitConns: -1})
-		r.Must(err)
+		r.NoError(err)
 		defer d.Close()
-		ctx, cancel := context.WithTimeout(r.Context(), fixture.Patience()/2)
+		ctx, cancel := context.WithTimeout(r.Context(), fixture.MaxWait()/2)
 		defer cancel()
 		g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long})
-		r.Must(err)
-		r.Must(d.Release(r.Within(), g, 0))
+		r.NoError(err)
+		r.NoError(d.Release(r.WaitContext(), g, 0))
 		r.checkCleared()
 	})
 }

@@ -62,7 +62,7 @@ func (d *Driver) runTogether(ctx context.Context, fn func(ctx context.Context) e
 // beginUnit begins a transaction on q, which run has provided.
 func (d *Driver) beginUnit(ctx context.Context, q querier) (tx *sql.Tx, on querier, err error) {
 	switch q := q.(type) {
-	case *prepared:
+	case *preparedPool:
 		// Prepare before the transaction begins, as it may use the only connection.
 		for _, s := range []*statement{&d.tables.read, &d.look, &d.put, &d.insert, &d.stir, &d.join, &d.stay, &d.leave} {
 			q.statementFor(ctx, s.text)
@@ -93,9 +93,9 @@ func (c *claim) tryTogether(ctx context.Context, look bool) (g driver.Grant, err
 	rung := c.rung.Swap(false)
 	switch {
 	case c.isAdoption():
-		ctx = c.d.withHurry(ctx, c.begun.Add(c.from.TTL))
+		ctx = c.d.withUrgency(ctx, c.begun.Add(c.from.TTL))
 	case rung: // a hand-over expires unless confirmed soon
-		ctx = c.d.withHurry(ctx, time.Now().Add(grace))
+		ctx = c.d.withUrgency(ctx, time.Now().Add(grace))
 	}
 	if !c.isAdoption() && (!c.place && !(look && c.d.wasPassed(c.req.Key)) || rung) { // other claims read first, because a write blocks all others
 		if g, taken, err := c.takeFree(ctx); taken || err != nil {
@@ -111,9 +111,9 @@ func (c *claim) tryTogether(ctx context.Context, look bool) (g driver.Grant, err
 			c.count = r.count
 		}
 		if r.owner == c.owner {
-			ctx = c.d.withHurry(ctx, time.Now().Add(grace))
+			ctx = c.d.withUrgency(ctx, time.Now().Add(grace))
 		}
-		fresh := r.place != nil && r.lapse-r.now >= driverkit.InMicros(place/2)
+		fresh := r.place != nil && r.lapse-r.now >= driverkit.ToMicros(place/2)
 		if r.isHeld() && r.owner != c.owner && (fresh || c.req.NoWait) {
 			c.ahead = r.waitersAhead()
 			return driver.Grant{}, c.heldError(r)
@@ -138,7 +138,7 @@ func (c *claim) takeFree(ctx context.Context) (g driver.Grant, taken bool, err e
 		sent = time.Now()
 		r.now = sent.UnixMicro()
 		err := q.QueryRowContext(ctx, c.d.takeFree.text, c.d.takeFree.orderArgs([]any{
-			c.req.Key, own.stamp, r.now, c.owner, c.holder, r.now + driverkit.InMicros(c.req.TTL),
+			c.req.Key, own.stamp, r.now, c.owner, c.holder, r.now + driverkit.ToMicros(c.req.TTL),
 		})...).Scan(&own.token, &queued, &others)
 		if taken = err == nil; errors.Is(err, sql.ErrNoRows) {
 			err = nil

@@ -45,15 +45,15 @@ func TestCancelledCallBlamesNoMember(t *testing.T) {
 			return d.Renew(ctx, []driver.Grant{g})[0].Err
 		},
 		"acquire": func(ctx context.Context, d driver.Driver, _ driver.Grant) error {
-			_, err := d.Acquire(ctx, driver.Request{Key: "other", TTL: long})
+			_, err := d.Acquire(ctx, driver.Request{Key: "other", TTL: longTTL})
 			return err
 		},
 		"try": func(ctx context.Context, d driver.Driver, _ driver.Grant) error {
-			_, err := d.Acquire(ctx, driver.Request{Key: "other", TTL: long, NoWait: true})
+			_, err := d.Acquire(ctx, driver.Request{Key: "other", TTL: longTTL, NoWait: true})
 			return err
 		},
 		"diagnose": func(ctx context.Context, d driver.Driver, _ driver.Grant) error {
-			d.(driver.Doctor).Diagnose(ctx, long)
+			d.(driver.Doctor).Diagnose(ctx, longTTL)
 			return ctx.Err()
 		},
 	}
@@ -72,9 +72,9 @@ func TestCancelledCallBlamesNoMember(t *testing.T) {
 			t.Run(name+" "+how, func(t *testing.T) {
 				runInBubble(t, func(t *testing.T, r *rig) {
 					d := r.newDriver()
-					g := r.Grant(d, "k", long)
+					g := r.AcquireGrant(d, "k", longTTL)
 					checkNoBlame(t, d)
-					r.On(d, func(_ int, l *fixture.Link) { l.Slow = 400 * time.Millisecond })
+					r.EachLinkOf(d, func(_ int, l *fixture.Link) { l.Slow = 400 * time.Millisecond })
 					ctx, cancel := end(r.Context())
 					defer cancel()
 					err := call(ctx, d, g)
@@ -86,7 +86,7 @@ func TestCancelledCallBlamesNoMember(t *testing.T) {
 							t.Errorf("%q names a healthy member", err)
 						}
 					}
-					r.On(d, func(_ int, l *fixture.Link) { l.Slow = 0 })
+					r.EachLinkOf(d, func(_ int, l *fixture.Link) { l.Slow = 0 })
 					time.Sleep(20 * time.Second)
 				})
 			})
@@ -99,12 +99,12 @@ func TestCancelledCallBlamesNoMember(t *testing.T) {
 func TestSuspendedProcessBlamesNoMember(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
-		g := r.Grant(d, "k", long)
+		g := r.AcquireGrant(d, "k", longTTL)
 		checkNoBlame(t, d)
 		for range 20 {
 			time.Sleep(4300 * time.Millisecond)
 			r.fake.update(func() { r.fake.still = time.Now().Add(10 * time.Second) })
-			if n := d.Renew(r.Within(), []driver.Grant{g})[0]; n.Err != nil {
+			if n := d.Renew(r.WaitContext(), []driver.Grant{g})[0]; n.Err != nil {
 				t.Fatal(n.Err)
 			}
 		}
@@ -129,11 +129,11 @@ func TestEndOfSessionBlamesNoMember(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			runInBubble(t, func(t *testing.T, r *rig) {
 				d := r.newDriver()
-				g := r.Grant(d, "k", long)
+				g := r.AcquireGrant(d, "k", longTTL)
 				checkNoBlame(t, d)
 				strike(r.fake)
 				time.Sleep(time.Second)
-				if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; (name == "session") != errors.Is(err, driver.ErrLost) {
+				if err := d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err; (name == "session") != errors.Is(err, driver.ErrLost) {
 					t.Errorf("Renew() = %v", err)
 				}
 			})
@@ -163,7 +163,7 @@ func TestCutProbeBlamesNoMember(t *testing.T) {
 func TestMemberThatDiesIsDownAtOnce(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
-		r.Grant(d, "k", long)
+		r.AcquireGrant(d, "k", longTTL)
 		down := make(chan string, 10)
 		d.(driver.Notifier).Notify(func(e driver.NodeEvent) { down <- e.Node + " " + string(e.State) })
 		time.Sleep(time.Second) // the survey of all members is over

@@ -23,7 +23,7 @@ func runInBubble(t *testing.T, run func(t *testing.T, r *rig)) {
 func newFakeRig(t testing.TB, f *fake) *rig {
 	return &rig{
 		Rig: fixture.New(t), fake: f, addrs: f.addrs(),
-		opts: *zookeeper.Over(zookeeper.Options{Path: fmt.Sprint("/test/", paths.Add(1))}, f.dial),
+		opts: *zookeeper.WithDial(zookeeper.Options{Path: fmt.Sprint("/test/", paths.Add(1))}, f.dial),
 	}
 }
 

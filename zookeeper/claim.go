@@ -48,19 +48,19 @@ type claim struct {
 
 // acquireLock makes the steps of the claim until the lock is granted or an error ends the attempt.
 func (c *claim) acquireLock(ctx context.Context) error {
-	return c.wait.Compete(ctx, c.d.calls, c.req.NoWait, func(ctx context.Context) error {
+	return c.wait.RetryUntilWon(ctx, c.d.calls, c.req.NoWait, func(ctx context.Context) error {
 		err := c.tryStep(ctx)
 		switch {
 		case errors.Is(err, errOver):
 			c.forgetSession()
-			err = driverkit.ErrAgain
+			err = driverkit.ErrRetryNow
 		case errors.Is(err, errCut) && c.cuts < maxCuts: // another member may be up
 			c.cuts++
-			err = driverkit.ErrAgain
+			err = driverkit.ErrRetryNow
 		case err == nil:
 			return nil
 		}
-		if !errors.Is(err, driverkit.ErrAgain) {
+		if !errors.Is(err, driverkit.ErrRetryNow) {
 			return c.d.callerError(err)
 		}
 		if c.turns++; c.turns > maxTurns {
@@ -114,7 +114,7 @@ func (c *claim) requestMissing(ctx context.Context) (*watches, error) {
 	if e, _ := readEntry(path.Base(c.path)); isSpent(e.seq) {
 		return nil, c.restartNumbers(ctx)
 	}
-	return c.readLine(ctx)
+	return c.readQueue(ctx)
 }
 
 // createNode creates the claim's node and reads the line in the same transaction. If the caller does not wait,
@@ -153,7 +153,7 @@ func (c *claim) createNode(ctx context.Context) (*watches, error) {
 		c.doubt = false
 		switch {
 		case errors.Is(own.err, codeNoNode) && made: // the folder was deleted
-			return nil, driverkit.ErrAgain
+			return nil, driverkit.ErrRetryNow
 		case errors.Is(own.err, codeNoNode):
 			if err := c.d.makeFolder(ctx, c.s, folder); err != nil {
 				return nil, err
@@ -176,7 +176,7 @@ func (c *claim) restartNumbers(ctx context.Context) error {
 	c.path, c.czxid = "", 0
 	r := removeRequest(c.d.folderOf(c.req.Key))
 	if err := c.s.sendAll(ctx, r); err != nil || r.err == nil {
-		return cmp.Or(err, driverkit.ErrAgain)
+		return cmp.Or(err, driverkit.ErrRetryNow)
 	}
 	return c.d.states.Unavailable(errSpent)
 }
@@ -241,12 +241,12 @@ func (c *claim) findNode(ctx context.Context) error {
 		c.s.noteStray(c.owner, folder)
 		c.owner = c.d.owners.Next(false)
 	}
-	return driverkit.ErrAgain
+	return driverkit.ErrRetryNow
 }
 
-// readLine checks that the node still exists and reads the line. One read is enough if the session is trusted
+// readQueue checks that the node still exists and reads the line. One read is enough if the session is trusted
 // for long enough: then the node exists, and a claim that is first stays first.
-func (c *claim) readLine(ctx context.Context) (*watches, error) {
+func (c *claim) readQueue(ctx context.Context) (*watches, error) {
 	folder := c.d.folderOf(c.req.Key)
 	all := getChildren(folder)
 	if c.czxid != 0 && c.isFresh() {
@@ -268,9 +268,9 @@ func (c *claim) readLine(ctx context.Context) (*watches, error) {
 		return nil, err
 	case !stands[0]:
 		c.forgetSession()
-		return nil, driverkit.ErrAgain
+		return nil, driverkit.ErrRetryNow
 	case all.err != nil, own.err != nil:
-		return nil, driverkit.ErrAgain
+		return nil, driverkit.ErrRetryNow
 	}
 	own.reply.bytes()
 	c.czxid = own.reply.stat().czxid
@@ -293,13 +293,13 @@ func (c *claim) isFresh() bool { return time.Until(c.s.trustedUntil()) > c.req.T
 func (c *claim) takePlace(ctx context.Context, l []entry) (*watches, error) {
 	switch i := placeOf(c.owner, l); {
 	case i < 0: // the node was deleted: the next read makes sure
-		return nil, driverkit.ErrAgain
+		return nil, driverkit.ErrRetryNow
 	case i == 0:
 		return nil, c.completeGrant(ctx)
 	case c.req.NoWait: // another claim was faster
 		return nil, c.heldBy(ctx, l)
 	default:
-		return c.watchLine(ctx, l, i)
+		return c.watchQueue(ctx, l, i)
 	}
 }
 
@@ -317,7 +317,7 @@ func (c *claim) completeGrant(ctx context.Context) error {
 		return err
 	case !stands[0]:
 		c.forgetSession()
-		return driverkit.ErrAgain
+		return driverkit.ErrRetryNow
 	case time.Now().After(c.s.trustedUntil()):
 		return c.d.states.Unavailable(errors.New("the answer came too late"))
 	}
@@ -334,9 +334,9 @@ func (c *claim) newGrant() driver.Grant {
 	return g
 }
 
-// watchLine sets watches on the claim's own node and the one before it, and reads the holder. If the holder
+// watchQueue sets watches on the claim's own node and the one before it, and reads the holder. If the holder
 // has just gone, the next node in line is the holder: a waiter always reports an obstacle (driver: Obstacle).
-func (c *claim) watchLine(ctx context.Context, l []entry, place int) (*watches, error) {
+func (c *claim) watchQueue(ctx context.Context, l []entry, place int) (*watches, error) {
 	folder := c.d.folderOf(c.req.Key)
 	before := folder + "/" + l[place-1].name
 	gone, own := c.s.watchPath(before), c.s.watchPath(c.path)
@@ -350,7 +350,7 @@ func (c *claim) watchLine(ctx context.Context, l []entry, place int) (*watches, 
 		case r.err == nil:
 			continue
 		case errors.Is(r.err, codeNoNode): // the servers do not watch a missing node
-			err = cmp.Or(err, driverkit.ErrAgain)
+			err = cmp.Or(err, driverkit.ErrRetryNow)
 		default:
 			err = c.d.refusedError(r.err)
 		}
@@ -375,14 +375,14 @@ func (c *claim) watchLine(ctx context.Context, l []entry, place int) (*watches, 
 // gone.
 func (c *claim) awaitTurn(ctx context.Context, w *watches) error {
 	c.turns = 0
-	c.wait.Note(w.held)
+	c.wait.SetObstacle(w.held)
 	select {
 	case <-w.gone:
 	case <-w.own:
 	case <-c.s.quit.Done():
 	case <-ctx.Done():
 	}
-	return driverkit.ErrAgain
+	return driverkit.ErrRetryNow
 }
 
 // heldBy returns a HeldError for the first entry of the line.
@@ -411,8 +411,8 @@ func (c *claim) abandon() {
 		defer c.d.releaseSession(c.s)
 		ctx := c.d.calls.Work
 		for c.doubt {
-			err := c.d.lane.Insist(ctx, func() {}, func() error { return c.findNode(ctx) })
-			if !errors.Is(err, driverkit.ErrAgain) {
+			err := c.d.lane.RetryUnanswered(ctx, func() {}, func() error { return c.findNode(ctx) })
+			if !errors.Is(err, driverkit.ErrRetryNow) {
 				return // the session is over
 			}
 		}
@@ -425,7 +425,7 @@ func (c *claim) abandon() {
 // deleteNode deletes a node. It returns nil once the node is gone. Before each request it waits for its turn
 // in the lane and calls begun.
 func (s *session) deleteNode(ctx context.Context, path string, begun func()) error {
-	err := s.d.lane.Insist(ctx, begun, func() error { return s.removeOnce(ctx, path) })
+	err := s.d.lane.RetryUnanswered(ctx, begun, func() error { return s.removeOnce(ctx, path) })
 	if errors.Is(err, errOver) {
 		return nil
 	}

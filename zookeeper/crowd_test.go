@@ -17,8 +17,8 @@ import (
 func TestClientServesCrowd(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
-		r.On(d, func(_ int, l *fixture.Link) { l.Slow = 2 * time.Millisecond })
-		fixture.Crowd(r.Rig, d, 400)
+		r.EachLinkOf(d, func(_ int, l *fixture.Link) { l.Slow = 2 * time.Millisecond })
+		fixture.CheckCrowd(r.Rig, d, 400)
 	})
 }
 
@@ -26,7 +26,7 @@ func TestClientServesCrowd(t *testing.T) {
 func TestSlowMemberStaysUp(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
-		r.On(d, func(_ int, l *fixture.Link) { l.Slow = 50 * time.Millisecond })
+		r.EachLinkOf(d, func(_ int, l *fixture.Link) { l.Slow = 50 * time.Millisecond })
 		d.(driver.Notifier).Notify(func(e driver.NodeEvent) {
 			if e.State != driver.NodeUp {
 				t.Errorf("%s is %s: %v", e.Node, e.State, e.Err)
@@ -35,7 +35,7 @@ func TestSlowMemberStaysUp(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 30 {
 			all.Go(func() {
-				if _, err := d.Acquire(r.Context(), driver.Request{Key: fmt.Sprint(i), TTL: long}); err != nil {
+				if _, err := d.Acquire(r.Context(), driver.Request{Key: fmt.Sprint(i), TTL: longTTL}); err != nil {
 					t.Error(err)
 				}
 			})
@@ -47,24 +47,24 @@ func TestSlowMemberStaysUp(t *testing.T) {
 func TestCallerLeavingInQueueSendsNothing(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
-		d.(*zookeeper.Driver).Room(1)
-		r.Release(r.Acquire(r.Client(d), "k", long)) // creates the folder
-		r.On(d, func(_ int, l *fixture.Link) { l.Slow = 500 * time.Millisecond })
+		d.(*zookeeper.Driver).SetLaneRoom(1)
+		r.Release(r.Acquire(r.Client(d), "k", longTTL)) // creates the folder
+		r.EachLinkOf(d, func(_ int, l *fixture.Link) { l.Slow = 500 * time.Millisecond })
 		before := r.Counts(d)["create"]
 		served := make(chan error, 1)
 		go func() {
-			_, err := d.Acquire(r.Context(), driver.Request{Key: "k", TTL: long})
+			_, err := d.Acquire(r.Context(), driver.Request{Key: "k", TTL: longTTL})
 			served <- err
 		}()
 		r.Eventually("one has its turn", func() bool { return r.Counts(d)["create"] > before })
 		ctx, cancel := context.WithTimeout(r.Context(), 100*time.Millisecond)
 		defer cancel()
-		_, err := d.Acquire(ctx, driver.Request{Key: "another", TTL: long})
+		_, err := d.Acquire(ctx, driver.Request{Key: "another", TTL: longTTL})
 		crowd, ok := errors.AsType[*driver.UnavailableError](err)
 		if !errors.Is(err, context.DeadlineExceeded) || !ok || len(crowd.Nodes) > 0 {
 			t.Errorf("Acquire() = %v, want that its time was over, without a member to blame", err)
 		}
-		r.Must(<-served)
+		r.NoError(<-served)
 		if n := r.Counts(d)["create"] - before; n != 1 {
 			t.Errorf("%d nodes were created, want 1", n)
 		}

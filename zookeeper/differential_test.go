@@ -46,7 +46,7 @@ func (s *rawClient) open(id int64, password string, seen int64, timeout int32) s
 	if err != nil {
 		return err.Error()
 	}
-	conn.SetDeadline(time.Now().Add(fixture.Patience()))
+	conn.SetDeadline(time.Now().Add(fixture.MaxWait()))
 	conn.Write((&juteWriter{}).int32(0).int64(seen).int32(timeout).int64(id).text(password).bool(false).packet())
 	p, err := frame(conn)
 	if err != nil {
@@ -364,9 +364,9 @@ func TestFakeAnswersAsServersDo(t *testing.T) {
 	compared := 0
 	for seed := first; compared < n && time.Now().Before(end) && !t.Failed(); seed++ {
 		a, err := beginSide(real)
-		r.Must(err)
+		r.NoError(err)
 		b, err := beginSide(imitated)
-		r.Must(err)
+		r.NoError(err)
 		for i, st := range drawSteps(seed, fmt.Sprintf("/d%d", seed)) {
 			want, got := st.do(a), st.do(b)
 			for j := range a.clients {

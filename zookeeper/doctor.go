@@ -24,16 +24,16 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		return driverkit.ClosedFindings(err)
 	}
 	defer d.calls.Leave()
-	ttl = cmp.Or(ttl, driverkit.ExamTTL)
+	ttl = cmp.Or(ttl, driverkit.DoctorTTL)
 	patients := make([]*memberCheck, len(d.members))
 	var all sync.WaitGroup
 	for _, m := range d.members {
-		patients[m.place] = &memberCheck{Notes: driverkit.Notes{Node: m.name}, member: m}
+		patients[m.place] = &memberCheck{Findings: driverkit.Findings{Node: m.name}, member: m}
 		all.Go(func() { patients[m.place].examine(ctx, d, ttl) })
 	}
 	all.Wait()
 	whole := d.examineEnsemble(ctx, patients, ttl)
-	whole.Files(d.secrets...)
+	whole.CheckFileModes(d.secrets...)
 	for _, p := range patients {
 		whole.Found = append(whole.Found, p.Found...)
 	}
@@ -42,7 +42,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 
 // memberCheck is the doctor's check of one member.
 type memberCheck struct {
-	driverkit.Notes
+	driverkit.Findings
 	member *member
 	health health
 }
@@ -60,7 +60,7 @@ func (p *memberCheck) examine(ctx context.Context, d *Driver, ttl time.Duration)
 		p.OK("reach", "answers")
 		p.Add("leader", driver.VerdictFault, err.Error(), "start the members that are down, or fix the network between them")
 		return
-	} else if stalled := new(driverkit.Stall); p.member.tls == nil && (errors.As(err, stalled) || errors.Is(err, errStranger)) {
+	} else if stalled := new(driverkit.StallError); p.member.tls == nil && (errors.As(err, stalled) || errors.Is(err, errNotZooKeeper)) {
 		p.Add("reach", driver.VerdictFault, err.Error(), "start it, or correct its address, or fix the network to it, or write zks:// if it speaks TLS on this port")
 		return
 	} else if err != nil {
@@ -68,7 +68,7 @@ func (p *memberCheck) examine(ctx context.Context, d *Driver, ttl time.Duration)
 		return
 	}
 	p.OK("reach", "answers")
-	if err := p.Pace(pace.RequestTime(ttl, pace.Members), ask); err != nil {
+	if err := p.CheckRoundTrip(pace.RequestTime(ttl, pace.Members), ask); err != nil {
 		p.Fault("reach", err)
 		return
 	}
@@ -91,7 +91,7 @@ func (p *memberCheck) examine(ctx context.Context, d *Driver, ttl time.Duration)
 			return
 		}
 	}
-	p.Transport(conn, d.auth != "", config)
+	p.CheckTLS(conn, d.auth != "", config)
 }
 
 // checkVersion reports a version that is too old for the driver.
@@ -109,7 +109,7 @@ func (p *memberCheck) checkVersion(text string) {
 }
 
 // examineEnsemble checks what concerns the whole ensemble.
-func (d *Driver) examineEnsemble(ctx context.Context, patients []*memberCheck, ttl time.Duration) (whole driverkit.Notes) {
+func (d *Driver) examineEnsemble(ctx context.Context, patients []*memberCheck, ttl time.Duration) (whole driverkit.Findings) {
 	first, answers := "", false
 	for _, p := range patients {
 		answers = answers || p.health != health{}
@@ -150,7 +150,7 @@ func (d *Driver) examineEnsemble(ctx context.Context, patients []*memberCheck, t
 // create nothing.
 func (d *Driver) rehearseWrites(ctx context.Context, s *session) error {
 	for at := d.root; ; at = at[:strings.LastIndexByte(at, '/')] {
-		r := attemptRequest(at+"/holdfast~probe", d.acl)
+		r := createAttemptRequest(at+"/holdfast~probe", d.acl)
 		if err := s.sendAll(ctx, r); err != nil {
 			return err
 		}

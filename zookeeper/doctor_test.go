@@ -22,10 +22,10 @@ import (
 // findingsAt returns the bad findings.
 func (r *rig) findingsAt(url string, ttl time.Duration, opts zookeeper.Options) (bad []driver.Finding) {
 	r.Helper()
-	d, err := zookeeper.Open(r.Within(), url, withoutCheck(opts))
-	r.Must(err)
+	d, err := zookeeper.Open(r.WaitContext(), url, withoutCheck(opts))
+	r.NoError(err)
 	defer d.Close()
-	for _, f := range d.Diagnose(r.Within(), ttl) {
+	for _, f := range d.Diagnose(r.WaitContext(), ttl) {
 		if f.Bad() {
 			bad = append(bad, f)
 		}
@@ -63,7 +63,7 @@ func TestSoundEnsembleHasNoFindings(t *testing.T) {
 		}
 	}
 	checks := make(map[string]int)
-	for _, f := range r.newDirectDriver().Diagnose(r.Within(), 0) {
+	for _, f := range r.newDirectDriver().Diagnose(r.WaitContext(), 0) {
 		checks[f.Check]++
 	}
 	for check, want := range map[string]int{"reach": 3, "round-trip": 3, "leader": 3, "version": 3, "tls": 3, "sessions": 1, "rights": 1} {
@@ -90,10 +90,10 @@ func TestDoctorFindsEachEnsembleFault(t *testing.T) {
 		},
 		"nodes of another user": func(t *testing.T, r *rig) {
 			at := "zk://me:" + fixture.Escaped + "@" + strings.Join(r.addrs, ",") + r.opts.Path
-			d, err := zookeeper.Open(r.Within(), at, &r.opts)
-			r.Must(err)
+			d, err := zookeeper.Open(r.WaitContext(), at, &r.opts)
+			r.NoError(err)
 			defer d.Close()
-			r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+			r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", longTTL), 0))
 			if found := r.findingsAt(at, 0, r.opts); len(found) > 0 {
 				t.Errorf("found %+v", found)
 			}
@@ -155,7 +155,7 @@ func (r *rig) addEnsemble(other *fake) {
 		m.addr = fmt.Sprintf("y%d:2181", i+1)
 	}
 	r.addrs = append(r.addrs, other.addrs()...)
-	r.opts = *zookeeper.Over(r.opts, func(ctx context.Context, addr string) (net.Conn, error) {
+	r.opts = *zookeeper.WithDial(r.opts, func(ctx context.Context, addr string) (net.Conn, error) {
 		if addr[0] == 'y' {
 			return other.dial(ctx, addr)
 		}
@@ -191,7 +191,7 @@ func TestDoctorFindsCertificateFaults(t *testing.T) {
 		each(with(func(c *tls.Config) { c.RootCAs = x509.NewCertPool() }), 3, "reach", driver.VerdictFault, "unknown authority", "give the CA")
 		each(with(func(c *tls.Config) { c.Certificates = nil }), 3, "reach", driver.VerdictFault, "cert and key")
 		each(r.findingsAt(urlOf(r.addrs...), 0, r.opts), 3, "reach", driver.VerdictFault, "write zks://")
-		r.Must(os.Chmod(cert.Key, 0o644))
+		r.NoError(os.Chmod(cert.Key, 0o644))
 		url := "zks" + strings.TrimPrefix(urlOf(r.addrs...), "zk") + "?ca=" + cert.Cert + "&cert=" + cert.Cert + "&key=" + cert.Key
 		each(r.findingsAt(url, 0, r.opts), 1, "files", driver.VerdictWarning, cert.Key, "chmod o= ")
 		for _, m := range r.fake.members {
@@ -212,9 +212,9 @@ func (r *rig) useTLS(dir string, good time.Duration) (*redisproc.Certificate, *t
 			c.DNSNames = append(c.DNSNames, host)
 		}
 	})
-	r.Must(err)
+	r.NoError(err)
 	client, err := cert.Client()
-	r.Must(err)
+	r.NoError(err)
 	r.fake.update(func() {
 		for _, m := range r.fake.members {
 			m.tls = &tls.Config{Certificates: client.Certificates, ClientCAs: client.RootCAs, ClientAuth: tls.RequireAndVerifyClientCert}

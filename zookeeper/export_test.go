@@ -11,11 +11,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-// Spent is the first sequence number that grants no lock.
-const Spent = firstSpentNumber
+// SpentNumber is the first sequence number that grants no lock.
+const SpentNumber = firstSpentNumber
 
-// Over returns opts with the test's own way to dial.
-func Over(opts Options, dial func(ctx context.Context, addr string) (net.Conn, error)) *Options {
+// WithDial returns opts with the test's own way to dial.
+func WithDial(opts Options, dial func(ctx context.Context, addr string) (net.Conn, error)) *Options {
 	opts.dial = dial
 	return &opts
 }
@@ -23,8 +23,8 @@ func Over(opts Options, dial func(ctx context.Context, addr string) (net.Conn, e
 // SetMaxUsers sets the maximal number of users of a session. Call it before the first use.
 func (d *Driver) SetMaxUsers(n int) { d.maxUsers = n }
 
-// Room sets the number of concurrent claims and releases. Call it before the first use.
-func (d *Driver) Room(n int) { d.lane = driverkit.NewLane(d.states, n) }
+// SetLaneRoom sets the number of concurrent claims and releases. Call it before the first use.
+func (d *Driver) SetLaneRoom(n int) { d.lane = driverkit.NewLane(d.states, n) }
 
 // ReadPacket returns the length of a packet of at most room bytes.
 func ReadPacket(from io.Reader, room int) (int, error) {
@@ -51,7 +51,7 @@ func (d *Driver) Delete(ctx context.Context, key, owner string) error {
 	l, err := d.lookUp(ctx, key)
 	i := placeOf(owner, l.entries)
 	if err != nil || i < 0 {
-		return errors.Join(err, driverkit.ErrAgain)
+		return errors.Join(err, driverkit.ErrRetryNow)
 	}
 	s := d.sessionFor(lookTTL)
 	defer d.releaseSession(s)

@@ -24,35 +24,35 @@ import (
 // Also if that member is the leader.
 func TestLeaseOutlivesMember(t *testing.T) {
 	r := startAlone(t, 3)
-	whole := func() { r.Eventually("all members follow", r.ensemble.Whole) }
-	fixture.Outlives(r.Rig, r.Client(r.newDirectDriver()), r.ensemble.Members, r.leader, whole, 8*time.Second, 15*time.Second)
+	whole := func() { r.Eventually("all members follow", r.ensemble.IsWhole) }
+	fixture.CheckLeasesOutliveMembers(r.Rig, r.Client(r.newDirectDriver()), r.ensemble.Members, r.leader, whole, 8*time.Second, 15*time.Second)
 }
 
 // Nobody gets the lock before.
 func TestReturningMajorityServesWaiters(t *testing.T) {
 	r := startAlone(t, 3)
 	d := r.newDirectDriver()
-	fixture.ComesBack(r.Rig, r.Client(d), r.Client(r.newDirectDriver()), r.ensemble.Members, func() { r.awaitNodes(d, "k", 2) })
+	fixture.CheckRecovery(r.Rig, r.Client(d), r.Client(r.newDirectDriver()), r.ensemble.Members, func() { r.awaitNodes(d, "k", 2) })
 }
 
 // The waiter also watches its own node, and does not take the lock for a node that is gone.
 func TestWaiterWithoutNodeQueuesAgain(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d, waiting := r.newDirectDriver(), r.newDriver()
-		g := r.Grant(d, "k", long)
-		next := fixture.Later(func() driver.Grant { return r.Grant(waiting, "k", long) })
+		g := r.AcquireGrant(d, "k", longTTL)
+		next := fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(waiting, "k", longTTL) })
 		first := r.awaitWaiter(d, "k")
-		r.Must(d.Delete(r.Within(), "k", first))
+		r.NoError(d.Delete(r.WaitContext(), "k", first))
 		r.Eventually("it queues anew", func() bool { return r.awaitWaiter(d, "k") != first })
-		r.Must(d.Release(r.Within(), g, 0))
+		r.NoError(d.Release(r.WaitContext(), g, 0))
 		n := <-next
 		if n.Owner == first {
 			t.Error("it got the lock for a node that is gone")
 		}
-		if ok, err := d.Force(r.Within(), "k", n.Token, ""); err != nil || !ok {
+		if ok, err := d.Force(r.WaitContext(), "k", n.Token, ""); err != nil || !ok {
 			t.Fatalf("Force() = %v, %v", ok, err)
 		}
-		if err := waiting.Renew(r.Within(), []driver.Grant{n})[0].Err; !errors.Is(err, driver.ErrLost) {
+		if err := waiting.Renew(r.WaitContext(), []driver.Grant{n})[0].Err; !errors.Is(err, driver.ErrLost) {
 			t.Errorf("Renew() of what was forced = %v, want ErrLost", err)
 		}
 	})
@@ -63,11 +63,11 @@ func TestEndedSessionLosesItsLeasesAtOnce(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d, looker := r.newDirectDriver(), r.newDirectDriver()
 		c := r.Client(d)
-		mine, theirs := r.Acquire(c, "mine", long), r.Grant(looker, "theirs", long)
-		r.Must(mine.Extend(r.Within(), long)) // from now on the driver watches the node
-		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(c, "theirs", long) })
+		mine, theirs := r.Acquire(c, "mine", longTTL), r.AcquireGrant(looker, "theirs", longTTL)
+		r.NoError(mine.Extend(r.WaitContext(), longTTL)) // from now on the driver watches the node
+		next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(c, "theirs", longTTL) })
 		first := r.awaitWaiter(looker, "theirs")
-		r.Must(d.Expire(r.Within(), long))
+		r.NoError(d.Expire(r.WaitContext(), longTTL))
 		<-mine.Context().Done()
 		if err := context.Cause(mine.Context()); !errors.Is(err, holdfast.ErrLost) || !errors.Is(err, holdfast.ErrGone) {
 			t.Errorf("the lease ended with %v, want ErrLost and ErrGone", err)
@@ -75,8 +75,8 @@ func TestEndedSessionLosesItsLeasesAtOnce(t *testing.T) {
 			t.Errorf("the lease ended with %q, which does not say that its session is over", err)
 		}
 		r.Eventually("the waiter queues anew", func() bool { return r.awaitWaiter(looker, "theirs") != first })
-		r.Must(looker.Release(r.Within(), theirs, 0))
-		again := r.Acquire(c, "mine", long)
+		r.NoError(looker.Release(r.WaitContext(), theirs, 0))
+		again := r.Acquire(c, "mine", longTTL)
 		if again.Token() <= mine.Token() {
 			t.Errorf("token %d after %d", again.Token(), mine.Token())
 		}
@@ -92,7 +92,7 @@ func TestTrustEndsBeforeLeaderEndsSession(t *testing.T) {
 			runInBubble(t, func(t *testing.T, r *rig) {
 				d := r.newDriver()
 				if !leads {
-					r.On(d, func(i int, p *fixture.Link) { p.Refuse = r.fake.members[i].leads })
+					r.EachLinkOf(d, func(i int, p *fixture.Link) { p.Refuse = r.fake.members[i].leads })
 				}
 				holder, waiter := r.Client(d), r.Client(r.newDirectDriver())
 				for round := range 40 {
@@ -103,7 +103,7 @@ func TestTrustEndsBeforeLeaderEndsSession(t *testing.T) {
 						*holdfast.Lease
 						at time.Time
 					}
-					granted := fixture.Later(func() next { n := r.Acquire(waiter, "k", long); return next{n, time.Now()} })
+					granted := fixture.RunAsync(func() next { n := r.Acquire(waiter, "k", longTTL); return next{n, time.Now()} })
 					time.Sleep(time.Duration(round) * 25 * time.Millisecond)
 					r.fake.update(func() { r.fake.frozen = true })
 					time.Sleep(4 * time.Second)
@@ -127,9 +127,9 @@ func TestTrustEndsBeforeLeaderEndsSession(t *testing.T) {
 func TestFollowerThatLostLeaderKeepsNoLease(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
-		r.On(d, func(i int, p *fixture.Link) { p.Refuse = i > 0 })
+		r.EachLinkOf(d, func(i int, p *fixture.Link) { p.Refuse = i > 0 })
 		l := r.Acquire(r.Client(d), "k", 6*time.Second)
-		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(r.Client(r.newDirectDriver()), "k", long) })
+		next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(r.Client(r.newDirectDriver()), "k", longTTL) })
 		time.Sleep(10 * time.Second)
 		r.fake.update(func() { r.fake.members[0].parted = true })
 		n := <-next
@@ -147,19 +147,19 @@ func TestLockIsNotGrantedWhileHolderTrustsIt(t *testing.T) {
 	for _, leads := range []bool{true, false} {
 		d := r.newDriver()
 		if !leads {
-			r.On(d, func(i int, p *fixture.Link) { p.Refuse = r.ensemble.Members[i] == leader })
+			r.EachLinkOf(d, func(i int, p *fixture.Link) { p.Refuse = r.ensemble.Members[i] == leader })
 		}
 		l := r.Acquire(r.Client(d), "k", 3*time.Second) // short: the test waits for its end
-		r.Renewed(l, 1)
+		r.AwaitRenewals(l, 1)
 		type next struct {
 			*holdfast.Lease
 			at time.Time
 		}
 		waiter := r.Client(r.newDirectDriver())
-		granted := fixture.Later(func() next { n := r.Acquire(waiter, "k", long); return next{n, time.Now()} })
-		r.Must(leader.Pause())
+		granted := fixture.RunAsync(func() next { n := r.Acquire(waiter, "k", longTTL); return next{n, time.Now()} })
+		r.NoError(leader.Pause())
 		time.Sleep(4 * time.Second) // longer than the session lasts
-		r.Must(leader.Resume())
+		r.NoError(leader.Resume())
 		<-l.Context().Done()
 		n := <-granted
 		if early := l.Deadline().Sub(n.at); early > 0 {
@@ -169,7 +169,7 @@ func TestLockIsNotGrantedWhileHolderTrustsIt(t *testing.T) {
 			t.Errorf("token %d after %d", n.Token(), l.Token())
 		}
 		r.Release(n.Lease)
-		r.Eventually("all members follow", r.ensemble.Whole)
+		r.Eventually("all members follow", r.ensemble.IsWhole)
 	}
 }
 
@@ -177,15 +177,15 @@ func TestLockIsNotGrantedWhileHolderTrustsIt(t *testing.T) {
 func TestFollowerRenewsLease(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
-		r.On(d, func(i int, p *fixture.Link) { p.Refuse = r.fake.members[i].leads })
+		r.EachLinkOf(d, func(i int, p *fixture.Link) { p.Refuse = r.fake.members[i].leads })
 		holder, waiter := r.Client(d), r.Client(r.newDirectDriver())
 		l := r.Acquire(holder, "k", 6*time.Second)
-		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
+		next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(waiter, "k", longTTL) })
 		for range 4 {
 			deadline := l.Deadline()
 			r.Eventually("a renewal", func() bool { return l.Deadline().After(deadline) || l.Context().Err() != nil })
 		}
-		r.Must(context.Cause(l.Context()))
+		r.NoError(context.Cause(l.Context()))
 		r.Release(l)
 		r.Release(<-next)
 	})
@@ -195,7 +195,7 @@ func TestFollowerRenewsLease(t *testing.T) {
 func TestLostReplyCostsNoLock(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d, looker := r.newDriver(), r.newDirectDriver()
-		fixture.LosesReplies(r.Rig, d, func() { r.awaitNodes(looker, "k", 0) }, "create", "children", "sync", "multi", "delete")
+		fixture.CheckLostReplies(r.Rig, d, func() { r.awaitNodes(looker, "k", 0) }, "create", "children", "sync", "multi", "delete")
 	})
 }
 
@@ -205,18 +205,18 @@ func TestLateRequestTakesNothing(t *testing.T) {
 		looker := r.newDirectDriver()
 		for _, noWait := range []bool{true, false} {
 			d := r.newDriver()
-			r.Grant(d, fmt.Sprint("other", noWait), long) // keeps the session
-			caught := fixture.Cancels(r.Rig, d, "create", noWait)
+			r.AcquireGrant(d, fmt.Sprint("other", noWait), longTTL) // keeps the session
+			caught := fixture.CheckCancel(r.Rig, d, "create", noWait)
 			looked := r.Counts(d)["sync"]
 			r.Eventually("the driver has looked for the node", func() bool { return r.Counts(d)["sync"] > looked })
-			r.On(d, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "", false })
+			r.EachLinkOf(d, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "", false })
 			<-caught.Late
 			for range 10 { // wait until the servers have read the late request
-				if st, err := looker.Inspect(r.Within(), "k"); err != nil || st.Held {
+				if st, err := looker.Inspect(r.WaitContext(), "k"); err != nil || st.Held {
 					t.Fatalf("NoWait %v: the late request has left %+v, %v", noWait, st, err)
 				}
 			}
-			r.Must(d.Close())
+			r.NoError(d.Close())
 		}
 	})
 }
@@ -226,7 +226,7 @@ func TestWaiterSendsOnlyPings(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		waiting := r.newDriver()
 		watches := func() bool { return r.Counts(waiting)["read"] >= 3 }
-		fixture.AsksNothing(r.Rig, r.newDriver(), waiting, watches, []string{"children"}, "delete", "ping", "srvr")
+		fixture.CheckIdleWaiter(r.Rig, r.newDriver(), waiting, watches, []string{"children"}, "delete", "ping", "srvr")
 	})
 }
 
@@ -234,17 +234,17 @@ func TestWaiterSendsOnlyPings(t *testing.T) {
 func TestLongWaiterRenewsBeforeGrant(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d, waiting := r.newDirectDriver(), r.newDriver()
-		g := r.Grant(d, "k", long)
-		next := fixture.Later(func() driver.Grant { return r.Grant(waiting, "k", 5*time.Second) })
+		g := r.AcquireGrant(d, "k", longTTL)
+		next := fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(waiting, "k", 5*time.Second) })
 		r.awaitNodes(d, "k", 2)
 		time.Sleep(2 * time.Second) // more than a quarter of the TTL
 		before := r.Counts(waiting)["multi"]
-		r.Must(d.Release(r.Within(), g, 0))
+		r.NoError(d.Release(r.WaitContext(), g, 0))
 		g = <-next
 		if n := r.Counts(waiting)["multi"] - before; n == 0 {
 			t.Error("the waiter has sent no transaction")
 		}
-		r.Must(waiting.Release(r.Within(), g, 0))
+		r.NoError(waiting.Release(r.WaitContext(), g, 0))
 	})
 }
 
@@ -253,9 +253,9 @@ func TestEqualTTLsShareAConnection(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
 		for i := range 20 {
-			r.Grant(d, fmt.Sprint("k", i), long)
+			r.AcquireGrant(d, fmt.Sprint("k", i), longTTL)
 		}
-		r.Grant(d, "other", long-time.Second)
+		r.AcquireGrant(d, "other", longTTL-time.Second)
 		if sessions := r.Counts(d)["greeting"]; sessions != 2 {
 			t.Errorf("%d sessions for leases of two TTLs", sessions)
 		}
@@ -270,30 +270,30 @@ func TestSessionHasBoundedNodes(t *testing.T) {
 		d.SetMaxUsers(4)
 		var held []driver.Grant
 		for i := range 10 {
-			held = append(held, r.Grant(d, fmt.Sprint("k", i), long))
+			held = append(held, r.AcquireGrant(d, fmt.Sprint("k", i), longTTL))
 		}
 		if sessions := r.Counts(d)["greeting"]; sessions != 3 {
 			t.Errorf("%d sessions for ten locks, four in each at most", sessions)
 		}
-		for i, n := range d.Renew(r.Within(), held) {
+		for i, n := range d.Renew(r.WaitContext(), held) {
 			if n.Err != nil || !n.TrustedUntil.After(time.Now()) {
 				t.Errorf("lock %d: Renew() = %+v", i, n)
 			}
 		}
 		for _, g := range held[:5] {
-			r.Must(d.Release(r.Within(), g, 0))
+			r.NoError(d.Release(r.WaitContext(), g, 0))
 		}
 		for i := range 5 { // there is room again
-			held = append(held, r.Grant(d, fmt.Sprint("k", i), long))
+			held = append(held, r.AcquireGrant(d, fmt.Sprint("k", i), longTTL))
 		}
 		if sessions := r.Counts(d)["greeting"]; sessions != 3 {
 			t.Errorf("%d sessions for ten locks once more", sessions)
 		}
 		for _, g := range held[5:] {
-			r.Must(looker.Check(r.Within(), g))
-			r.Must(d.Release(r.Within(), g, 0))
+			r.NoError(looker.Check(r.WaitContext(), g))
+			r.NoError(d.Release(r.WaitContext(), g, 0))
 		}
-		r.Must(d.Close())
+		r.NoError(d.Close())
 		if n := r.Counts(d)["close"]; n != 3 {
 			t.Errorf("%d of 3 sessions were closed", n)
 		}
@@ -303,11 +303,11 @@ func TestSessionHasBoundedNodes(t *testing.T) {
 // The servers number the nodes of a folder with 31 bits, and give the last number to all later nodes. Before
 // that happens, the folder is created again.
 func TestReusedNumberGrantsNothing(t *testing.T) {
-	for name, begin := range map[string]int32{"before the last numbers": zookeeper.Spent - 2, "at the last number": math.MaxInt32} {
+	for name, begin := range map[string]int32{"before the last numbers": zookeeper.SpentNumber - 2, "at the last number": math.MaxInt32} {
 		t.Run(name, func(t *testing.T) {
 			runInBubble(t, func(t *testing.T, r *rig) {
 				d := r.newDirectDriver()
-				r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+				r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", longTTL), 0))
 				r.fake.update(func() { r.fake.nodes[r.opts.Path+"/lock:k"].creates = begin })
 				r.passSpentLock(5)
 			})
@@ -315,17 +315,17 @@ func TestReusedNumberGrantsNothing(t *testing.T) {
 	}
 }
 
-// The test shows this on a real server.
+// The test runs on a real server.
 func TestServersRepeatLastNumber(t *testing.T) {
 	r := startAlone(t, 1)
 	d := r.newDirectDriver()
-	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+	r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", longTTL), 0))
 	m := r.ensemble.Members[0]
 	m.Kill()
-	r.Must(m.Restart(r.Context())) // writes a snapshot
+	r.NoError(m.Restart(r.Context())) // writes a snapshot
 	m.Kill()
 	setChildCount(r.Rig, m.Data(), r.opts.Path+"/lock:k", math.MaxInt32)
-	r.Must(m.Restart(r.Context()))
+	r.NoError(m.Restart(r.Context()))
 	r.passSpentLock(3)
 }
 
@@ -333,8 +333,8 @@ func TestServersRepeatLastNumber(t *testing.T) {
 func (r *rig) passSpentLock(waiters int) {
 	r.Helper()
 	d := r.newDriver().(*zookeeper.Driver)
-	last := r.Grant(d, "k", long)
-	r.On(d, func(_ int, l *fixture.Link) { l.Lose, l.Only = 1, "create" })
+	last := r.AcquireGrant(d, "k", longTTL)
+	r.EachLinkOf(d, func(_ int, l *fixture.Link) { l.Lose, l.Only = 1, "create" })
 	type result struct {
 		driver.Grant
 		err error
@@ -342,21 +342,21 @@ func (r *rig) passSpentLock(waiters int) {
 	granted := make(chan result, waiters)
 	for range waiters {
 		go func() {
-			g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
+			g, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: longTTL})
 			granted <- result{g, err}
 		}()
 	}
 	for range waiters {
-		if _, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
+		if _, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: longTTL, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
 			r.Errorf("a try beside the holder: %v", err)
 		}
-		r.Must(d.Check(r.Within(), last))
-		r.Must(d.Release(r.Within(), last, 0))
+		r.NoError(d.Check(r.WaitContext(), last))
+		r.NoError(d.Release(r.WaitContext(), last, 0))
 		var next result
 		select {
 		case next = <-granted:
-			r.Must(next.err)
-		case <-time.After(2 * fixture.Patience()):
+			r.NoError(next.err)
+		case <-time.After(2 * fixture.MaxWait()):
 			r.Fatal("a waiter does not get the lock")
 		}
 		if next.Token <= last.Token {
@@ -364,7 +364,7 @@ func (r *rig) passSpentLock(waiters int) {
 		}
 		last = next.Grant
 	}
-	r.Must(d.Release(r.Within(), last, 0))
+	r.NoError(d.Release(r.WaitContext(), last, 0))
 	r.awaitNodes(d, "k", 0)
 }
 
@@ -373,10 +373,10 @@ func (r *rig) passSpentLock(waiters int) {
 func setChildCount(r *fixture.Rig, data, node string, n int32) {
 	r.Helper()
 	all, err := filepath.Glob(filepath.Join(data, "snapshot.*"))
-	r.Must(err)
+	r.NoError(err)
 	for _, name := range all {
 		text, err := os.ReadFile(name)
-		r.Must(err)
+		r.NoError(err)
 		at := bytes.Index(text, []byte(node))
 		if at < 0 {
 			continue
@@ -387,7 +387,7 @@ func setChildCount(r *fixture.Rig, data, node string, n int32) {
 		for _, end := range []int{len(text) - 2*seal - digest, len(text) - seal} {
 			binary.BigEndian.PutUint64(text[end:], uint64(adler32.Checksum(text[:end])))
 		}
-		r.Must(os.WriteFile(name, text, 0o600))
+		r.NoError(os.WriteFile(name, text, 0o600))
 		return
 	}
 	r.Fatalf("no snapshot has %s", node)
@@ -397,33 +397,33 @@ func setChildCount(r *fixture.Rig, data, node string, n int32) {
 func TestForceLeavesNextHolderAlone(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDirectDriver()
-		old := r.Grant(d, "k", long)
-		r.Must(d.Release(r.Within(), old, 0))
-		g := r.Grant(d, "k", long)
+		old := r.AcquireGrant(d, "k", longTTL)
+		r.NoError(d.Release(r.WaitContext(), old, 0))
+		g := r.AcquireGrant(d, "k", longTTL)
 		for _, token := range []int64{0, old.Token, g.Token - 1, g.Token + int64(g.Block)} {
-			if ok, err := d.Force(r.Within(), "k", token, ""); ok || err != nil {
+			if ok, err := d.Force(r.WaitContext(), "k", token, ""); ok || err != nil {
 				t.Errorf("Force(%d) where %d has it = %v, %v", token, g.Token, ok, err)
 			}
 		}
-		if err := d.Check(r.Within(), g); err != nil {
+		if err := d.Check(r.WaitContext(), g); err != nil {
 			t.Errorf("Check() = %v", err)
 		}
-		if ok, err := d.Force(r.Within(), "k", g.Token+int64(g.Block)-1, ""); !ok || err != nil {
+		if ok, err := d.Force(r.WaitContext(), "k", g.Token+int64(g.Block)-1, ""); !ok || err != nil {
 			t.Errorf("Force() with the last token of the block = %v, %v", ok, err)
 		}
 	})
 }
 
-// The session goes on.
-func TestLeavingWaiterLeavesNoNode(t *testing.T) {
+// The session lasts, so the node does not end with it.
+func TestCancelledWaiterLeavesNoNode(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d, waiting := r.newDirectDriver(), r.newDirectDriver()
-		g := r.Grant(d, "k", long)
-		r.Grant(waiting, "other", long) // keeps the session
+		g := r.AcquireGrant(d, "k", longTTL)
+		r.AcquireGrant(waiting, "other", longTTL) // keeps the session
 		ctx, cancel := context.WithCancel(t.Context())
 		left := make(chan error, 1)
 		go func() {
-			_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: long})
+			_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: longTTL})
 			left <- err
 		}()
 		r.awaitNodes(d, "k", 2)
@@ -432,28 +432,28 @@ func TestLeavingWaiterLeavesNoNode(t *testing.T) {
 			t.Errorf("Acquire() = %v, want the end of the wait", err)
 		}
 		r.awaitNodes(d, "k", 1)
-		r.Must(d.Release(r.Within(), g, 0))
+		r.NoError(d.Release(r.WaitContext(), g, 0))
 		r.awaitNodes(d, "k", 0)
 	})
 }
 
-// The session goes on for another lease.
+// Another lease keeps the session alive.
 func TestUnrenewedLeaseLapses(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDirectDriver()
 		const ttl = 6 * time.Second
-		renewed, forgotten := r.Acquire(r.Client(d), "renewed", ttl), r.Grant(d, "k", ttl)
-		next := r.Grant(r.newDirectDriver(), "k", long)
+		renewed, forgotten := r.Acquire(r.Client(d), "renewed", ttl), r.AcquireGrant(d, "k", ttl)
+		next := r.AcquireGrant(r.newDirectDriver(), "k", longTTL)
 		if now := time.Now(); now.Before(forgotten.TrustedUntil) {
 			t.Errorf("granted %v before the trust ended", forgotten.TrustedUntil.Sub(now))
 		}
 		if next.Token <= forgotten.Token {
 			t.Errorf("token %d after %d", next.Token, forgotten.Token)
 		}
-		if err := d.Renew(r.Within(), []driver.Grant{forgotten})[0].Err; !errors.Is(err, driver.ErrLost) {
+		if err := d.Renew(r.WaitContext(), []driver.Grant{forgotten})[0].Err; !errors.Is(err, driver.ErrLost) {
 			t.Errorf("Renew() = %v, want ErrLost", err)
 		}
-		r.Must(context.Cause(renewed.Context()))
+		r.NoError(context.Cause(renewed.Context()))
 		r.Release(renewed)
 	})
 }
@@ -463,30 +463,30 @@ func TestUnrenewedLeaseLapses(t *testing.T) {
 func TestWaitIsReportedAfterFirstHasGone(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d, last := r.newDriver(), r.newDriver()
-		first, look := r.Grant(d, "k", long), r.newDirectDriver()
+		first, look := r.AcquireGrant(d, "k", longTTL), r.newDirectDriver()
 		ctx, cancel := context.WithCancel(r.Context())
 		var all sync.WaitGroup
 		defer all.Wait()
 		defer cancel()
 		second := make(chan error, 1)
 		go func() {
-			_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
+			_, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: longTTL})
 			second <- err
 		}()
 		r.awaitWaiter(look, "k")
-		r.On(last, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "read", true })
+		r.EachLinkOf(last, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "read", true })
 		told := make(chan bool, 10)
 		all.Go(func() {
-			last.Acquire(ctx, driver.Request{Key: "k", TTL: long, OnObstacle: func(err error) { told <- errors.Is(err, driver.ErrHeld) }})
+			last.Acquire(ctx, driver.Request{Key: "k", TTL: longTTL, OnObstacle: func(err error) { told <- errors.Is(err, driver.ErrHeld) }})
 		})
-		r.Caught(last)
-		r.Must(d.Release(r.Within(), first, 0))
-		r.Must(<-second)
-		r.On(last, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "", false })
+		r.AwaitStopped(last)
+		r.NoError(d.Release(r.WaitContext(), first, 0))
+		r.NoError(<-second)
+		r.EachLinkOf(last, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "", false })
 		for held := false; !held; {
 			select {
 			case held = <-told: // not held: an error of a member that did not answer
-			case <-time.After(fixture.Patience()):
+			case <-time.After(fixture.MaxWait()):
 				t.Fatal("it is not told that it waits for a holder")
 			}
 		}
@@ -497,10 +497,10 @@ func TestWaitIsReportedAfterFirstHasGone(t *testing.T) {
 func TestErrorNamesUnreadableNode(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDirectDriver()
-		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0)) // creates the folder for everybody
+		r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", longTTL), 0)) // creates the folder for everybody
 		r.opts.Username, r.opts.Password = "u", "p"
-		r.Grant(r.newDirectDriver(), "k", long)
-		if _, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long}); !errors.Is(err, driver.ErrAuth) {
+		r.AcquireGrant(r.newDirectDriver(), "k", longTTL)
+		if _, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: longTTL}); !errors.Is(err, driver.ErrAuth) {
 			t.Errorf("Acquire() = %v, want ErrAuth", err)
 		}
 	})

@@ -18,7 +18,7 @@ import (
 // spoiler is a protocol that spoils the servers' packets by a script: one byte chooses the fault of a packet,
 // further bytes its details.
 type spoiler struct {
-	jute
+	juteProtocol
 	mu     *sync.Mutex
 	script *[]byte
 }
@@ -35,7 +35,7 @@ func (s *spoiler) nextByte() (b byte) {
 var oddNumbers = []uint32{0, 1, 0xffffffff, 0x7fffffff, 0x80000000, 0xfffffffe, 0x00100000, 0x04000000, 0xffffff9b, 0xffffff90}
 
 func (s *spoiler) Reply(r io.Reader) (p fixture.Packet, err error) {
-	if p, err = s.jute.Reply(r); err == nil {
+	if p, err = s.juteProtocol.Reply(r); err == nil {
 		p.Bytes = s.spoilPacket(p.Bytes)
 	}
 	return p, err
@@ -111,14 +111,14 @@ func FuzzServer(f *testing.F) {
 func callSpoilt(t *testing.T, script []byte) int {
 	r := newFakeRig(t, newFake(t, 3))
 	holder := r.newDirectDriver()
-	g := r.Grant(holder, "k", long)
-	waiting := fixture.Later(func() error {
-		_, err := r.newDirectDriver().Acquire(r.Context(), driver.Request{Key: "k", TTL: long})
+	g := r.AcquireGrant(holder, "k", longTTL)
+	waiting := fixture.RunAsync(func() error {
+		_, err := r.newDirectDriver().Acquire(r.Context(), driver.Request{Key: "k", TTL: longTTL})
 		return err
 	})
 	var mu sync.Mutex
 	links := r.memberLinks()
-	opts := zookeeper.Over(r.opts, r.dialThrough(links, func() fixture.Protocol { return &spoiler{mu: &mu, script: &script} }))
+	opts := zookeeper.WithDial(r.opts, r.dialThrough(links, func() fixture.Protocol { return &spoiler{mu: &mu, script: &script} }))
 	call := func(name string, limit time.Duration, do func(ctx context.Context) error) {
 		ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
 		defer cancel()
@@ -143,7 +143,7 @@ func callSpoilt(t *testing.T, script []byte) int {
 	d.Alert(func(string, string) {})
 	var own driver.Grant
 	call("try", 0, func(ctx context.Context) (err error) {
-		own, err = d.Acquire(ctx, driver.Request{Key: "free", TTL: long, NoWait: true})
+		own, err = d.Acquire(ctx, driver.Request{Key: "free", TTL: longTTL, NoWait: true})
 		alone = err != nil
 		return err
 	})
@@ -158,14 +158,14 @@ func callSpoilt(t *testing.T, script []byte) int {
 	call("inspect", 0, func(ctx context.Context) error { _, err := d.Inspect(ctx, "k"); return err })
 	call("queue", 0, func(ctx context.Context) error { _, err := d.Queue(ctx, "k", 10); return err })
 	call("list", 0, func(ctx context.Context) error { return d.List(ctx, "", func(driver.Status) bool { return true }) })
-	call("diagnose", 3*time.Second, func(ctx context.Context) error { d.Diagnose(ctx, long); return nil })
+	call("diagnose", 3*time.Second, func(ctx context.Context) error { d.Diagnose(ctx, longTTL); return nil })
 	if !alone {
 		call("release", time.Second, func(ctx context.Context) error { return d.Release(ctx, own, 0) })
 	}
 	call("force", 0, func(ctx context.Context) error { _, err := d.Force(ctx, "k", g.Token, "why"); return err })
 	call("close", 3*time.Second, func(context.Context) error { return d.Close() })
-	r.Must(holder.Release(r.Within(), g, 0))
-	r.Must(<-waiting)
+	r.NoError(holder.Release(r.WaitContext(), g, 0))
+	r.NoError(<-waiting)
 	return r.fake.requestCount()
 }
 

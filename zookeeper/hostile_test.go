@@ -15,7 +15,7 @@ import (
 )
 
 // Each call ends with its context, and pauses between requests.
-func TestSenselessMemberIsAskedWithPauses(t *testing.T) {
+func TestMemberWithSenselessAnswersIsAskedSlowly(t *testing.T) {
 	empty := func(j *juteWriter) { j.b = append((&juteWriter{}).int32(0).b, make([]byte, 68)...) }
 	for name, lie := range map[string]func(op, code int32, out *juteWriter) int32{
 		"the own node is never there": func(op, code int32, out *juteWriter) int32 {
@@ -67,20 +67,20 @@ func TestSenselessMemberIsAskedWithPauses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			runInBubble(t, func(t *testing.T, r *rig) {
 				holder := r.newDirectDriver()
-				g := r.Grant(holder, "k", long)
+				g := r.AcquireGrant(holder, "k", longTTL)
 				d := r.newDirectDriver()
 				r.fake.update(func() { r.fake.lie = lie })
 				for call, do := range map[string]func(ctx context.Context) error{
 					"acquire": func(ctx context.Context) error {
-						_, err := d.Acquire(ctx, driver.Request{Key: "free", TTL: long})
+						_, err := d.Acquire(ctx, driver.Request{Key: "free", TTL: longTTL})
 						return err
 					},
 					"wait": func(ctx context.Context) error {
-						_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long})
+						_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: longTTL})
 						return err
 					},
 					"try": func(ctx context.Context) error {
-						_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long, NoWait: true})
+						_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: longTTL, NoWait: true})
 						return err
 					},
 					"inspect": func(ctx context.Context) error { _, err := d.Inspect(ctx, "k"); return err },

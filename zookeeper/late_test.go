@@ -23,7 +23,7 @@ type lateRequest struct {
 // starts may go on.
 func (r *rig) stopRequest(d driver.Driver, kind string, elsewhere bool, do func()) lateRequest {
 	r.Helper()
-	r.On(d, func(_ int, link *fixture.Link) { link.Stop, link.Halted = kind, true })
+	r.EachLinkOf(d, func(_ int, link *fixture.Link) { link.Stop, link.Halted = kind, true })
 	do()
 	var l lateRequest
 	r.Eventually("a request is stopped: "+kind, func() bool {
@@ -31,7 +31,7 @@ func (r *rig) stopRequest(d driver.Driver, kind string, elsewhere bool, do func(
 			select {
 			case flow := <-link.Caught:
 				l = lateRequest{r, d, link}
-				r.On(d, func(_ int, other *fixture.Link) { other.Stop, other.Hole = "", elsewhere && other == link })
+				r.EachLinkOf(d, func(_ int, other *fixture.Link) { other.Stop, other.Hole = "", elsewhere && other == link })
 				flow.Drop()
 				return true
 			default:
@@ -44,16 +44,16 @@ func (r *rig) stopRequest(d driver.Driver, kind string, elsewhere bool, do func(
 
 // reconnect lets d connect to the member again.
 func (r *rig) reconnect(d driver.Driver) {
-	r.On(d, func(_ int, link *fixture.Link) { link.Refuse = false })
+	r.EachLinkOf(d, func(_ int, link *fixture.Link) { link.Refuse = false })
 }
 
 // deliver delivers the request. It returns once the server has answered it or closed its connection.
 func (l lateRequest) deliver() {
 	l.Helper()
-	l.On(l.d, func(_ int, link *fixture.Link) { link.Hole, link.Halted = false, false })
+	l.EachLinkOf(l.d, func(_ int, link *fixture.Link) { link.Hole, link.Halted = false, false })
 	select {
 	case <-l.there.Late:
-	case <-time.After(fixture.Patience()):
+	case <-time.After(fixture.MaxWait()):
 		l.Fatal("the late request has come to no end")
 	}
 }
@@ -76,14 +76,14 @@ func (r *rig) startWait(ctx context.Context, d driver.Driver, ttl time.Duration)
 // request, a renewal or the release, finds that the session has moved.
 func greetingCase(renew bool) func(r *rig, d driver.Driver, stop func(kind string, do func()) lateRequest) (newest int64) {
 	return func(r *rig, d driver.Driver, stop func(string, func()) lateRequest) int64 {
-		g := r.Grant(d, "k", long)
-		l := stop("greeting", func() { r.On(d, func(_ int, link *fixture.Link) { link.Refuse = true }); r.reconnect(d) })
-		r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
+		g := r.AcquireGrant(d, "k", longTTL)
+		l := stop("greeting", func() { r.EachLinkOf(d, func(_ int, link *fixture.Link) { link.Refuse = true }); r.reconnect(d) })
+		r.NoError(d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err)
 		l.deliver()
 		if renew {
-			r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
+			r.NoError(d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err)
 		}
-		r.Must(d.Release(r.Within(), g, 0))
+		r.NoError(d.Release(r.WaitContext(), g, 0))
 		return g.Token
 	}
 }
@@ -95,27 +95,27 @@ func TestLateRequestChangesNothing(t *testing.T) {
 	t.Parallel()
 	for name, run := range map[string]func(r *rig, d driver.Driver, stop func(kind string, do func()) lateRequest) (newest int64){
 		"creation, and the lock is held": func(r *rig, d driver.Driver, stop func(string, func()) lateRequest) int64 {
-			begin, got := r.startWait(r.Within(), d, long)
+			begin, got := r.startWait(r.WaitContext(), d, longTTL)
 			l := stop("create", begin)
 			g, err := got()
-			r.Must(err)
+			r.NoError(err)
 			l.deliver()
-			r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
-			r.Must(d.Release(r.Within(), g, 0))
+			r.NoError(d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err)
+			r.NoError(d.Release(r.WaitContext(), g, 0))
 			return g.Token
 		},
 		"creation, and the lock was released": func(r *rig, d driver.Driver, stop func(string, func()) lateRequest) int64 {
-			begin, got := r.startWait(r.Within(), d, long)
+			begin, got := r.startWait(r.WaitContext(), d, longTTL)
 			l := stop("create", begin)
 			g, err := got()
-			r.Must(err)
-			r.Must(d.Release(r.Within(), g, 0))
+			r.NoError(err)
+			r.NoError(d.Release(r.WaitContext(), g, 0))
 			l.deliver()
 			return g.Token
 		},
 		"creation, and the caller has left": func(r *rig, d driver.Driver, stop func(string, func()) lateRequest) int64 {
-			ctx, cancel := context.WithCancel(r.Within())
-			begin, got := r.startWait(ctx, d, long)
+			ctx, cancel := context.WithCancel(r.WaitContext())
+			begin, got := r.startWait(ctx, d, longTTL)
 			l := stop("create", begin)
 			cancel()
 			if _, err := got(); err != nil && !errors.Is(err, context.Canceled) {
@@ -125,65 +125,65 @@ func TestLateRequestChangesNothing(t *testing.T) {
 			return 0
 		},
 		"creation, and the session is over": func(r *rig, d driver.Driver, stop func(string, func()) lateRequest) int64 {
-			begin, got := r.startWait(r.Within(), d, long)
+			begin, got := r.startWait(r.WaitContext(), d, longTTL)
 			l := stop("create", begin)
 			g, err := got()
-			r.Must(err)
-			r.Must(d.(*zookeeper.Driver).Expire(r.Within(), long))
+			r.NoError(err)
+			r.NoError(d.(*zookeeper.Driver).Expire(r.WaitContext(), longTTL))
 			l.deliver()
-			if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
+			if err := d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
 				r.Errorf("Renew() = %v, want ErrLost", err)
 			}
 			return g.Token
 		},
 		"renewal, and the lock was renewed": func(r *rig, d driver.Driver, stop func(string, func()) lateRequest) int64 {
-			g := r.Grant(d, "k", long)
+			g := r.AcquireGrant(d, "k", longTTL)
 			renewed := make(chan driver.Renewal, 1)
-			l := stop("multi", func() { go func() { renewed <- d.Renew(r.Within(), []driver.Grant{g})[0] }() })
-			r.Must((<-renewed).Err)
+			l := stop("multi", func() { go func() { renewed <- d.Renew(r.WaitContext(), []driver.Grant{g})[0] }() })
+			r.NoError((<-renewed).Err)
 			l.deliver()
-			r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
-			r.Must(d.Release(r.Within(), g, 0))
+			r.NoError(d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err)
+			r.NoError(d.Release(r.WaitContext(), g, 0))
 			return g.Token
 		},
 		"renewal, and the lock was released": func(r *rig, d driver.Driver, stop func(string, func()) lateRequest) int64 {
-			g := r.Grant(d, "k", long)
-			l := stop("multi", func() { go d.Renew(r.Within(), []driver.Grant{g}) })
-			if err := d.Release(r.Within(), g, 0); err != nil && !errors.Is(err, driver.ErrUnavailable) {
+			g := r.AcquireGrant(d, "k", longTTL)
+			l := stop("multi", func() { go d.Renew(r.WaitContext(), []driver.Grant{g}) })
+			if err := d.Release(r.WaitContext(), g, 0); err != nil && !errors.Is(err, driver.ErrUnavailable) {
 				r.Errorf("Release() = %v", err)
 			}
 			l.deliver()
 			return g.Token
 		},
 		"release, and the next has the lock": func(r *rig, d driver.Driver, stop func(string, func()) lateRequest) int64 {
-			g := r.Grant(d, "k", long)
-			l := stop("delete", func() { go d.Release(r.Within(), g, 0) })
-			next := r.Grant(d, "k", long)
+			g := r.AcquireGrant(d, "k", longTTL)
+			l := stop("delete", func() { go d.Release(r.WaitContext(), g, 0) })
+			next := r.AcquireGrant(d, "k", longTTL)
 			l.deliver()
-			r.Must(d.Renew(r.Within(), []driver.Grant{next})[0].Err)
-			r.Must(d.Release(r.Within(), next, 0))
+			r.NoError(d.Renew(r.WaitContext(), []driver.Grant{next})[0].Err)
+			r.NoError(d.Release(r.WaitContext(), next, 0))
 			return next.Token
 		},
 		"force, and the next has the lock": func(r *rig, d driver.Driver, stop func(string, func()) lateRequest) int64 {
 			holder := r.newDirectDriver()
-			g := r.Grant(holder, "k", long)
-			l := stop("multi", func() { go d.(driver.Forcer).Force(r.Within(), "k", g.Token, "for a test") })
-			next := r.Grant(holder, "k", long)
+			g := r.AcquireGrant(holder, "k", longTTL)
+			l := stop("multi", func() { go d.(driver.Forcer).Force(r.WaitContext(), "k", g.Token, "for a test") })
+			next := r.AcquireGrant(holder, "k", longTTL)
 			l.deliver()
-			r.Must(holder.Renew(r.Within(), []driver.Grant{next})[0].Err)
-			r.Must(holder.Release(r.Within(), next, 0))
+			r.NoError(holder.Renew(r.WaitContext(), []driver.Grant{next})[0].Err)
+			r.NoError(holder.Release(r.WaitContext(), next, 0))
 			return next.Token
 		},
 		"greeting, and then a renewal": greetingCase(true),
 		"greeting, and then a release": greetingCase(false),
 		"greeting of a new session": func(r *rig, d driver.Driver, stop func(string, func()) lateRequest) int64 {
-			begin, got := r.startWait(r.Within(), d, long-time.Second)
+			begin, got := r.startWait(r.WaitContext(), d, longTTL-time.Second)
 			l := stop("greeting", begin)
 			g, err := got()
-			r.Must(err)
+			r.NoError(err)
 			l.deliver()
-			r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
-			r.Must(d.Release(r.Within(), g, 0))
+			r.NoError(d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err)
+			r.NoError(d.Release(r.WaitContext(), g, 0))
 			return g.Token
 		},
 	} {
@@ -191,17 +191,17 @@ func TestLateRequestChangesNothing(t *testing.T) {
 			t.Run(name+", over "+where, func(t *testing.T) {
 				runInBubble(t, func(t *testing.T, r *rig) {
 					d, looker := r.newDriver(), r.newDirectDriver()
-					other := r.Grant(d, "other", long) // keeps the session
+					other := r.AcquireGrant(d, "other", longTTL) // keeps the session
 					newest := run(r, d, func(kind string, do func()) lateRequest { return r.stopRequest(d, kind, elsewhere, do) })
 					// As a client would soon, the driver finds out where the session is, or that it is over.
-					if err := d.Renew(r.Within(), []driver.Grant{other})[0].Err; err != nil && !errors.Is(err, driver.ErrLost) {
+					if err := d.Renew(r.WaitContext(), []driver.Grant{other})[0].Err; err != nil && !errors.Is(err, driver.ErrLost) {
 						r.Errorf("Renew() = %v", err)
 					}
-					next := r.Grant(looker, "k", long)
+					next := r.AcquireGrant(looker, "k", longTTL)
 					if next.Token <= newest {
 						t.Errorf("token %d after %d", next.Token, newest)
 					}
-					r.Must(looker.Release(r.Within(), next, 0))
+					r.NoError(looker.Release(r.WaitContext(), next, 0))
 					r.awaitNodes(looker, "k", 0)
 				})
 			})
@@ -216,8 +216,8 @@ func TestLateNodeIsDeleted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			runInBubble(t, func(t *testing.T, r *rig) {
 				d, looker := r.newDirectDriver(), r.newDirectDriver()
-				r.Grant(d, "other", long)
-				r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0)) // creates the folder
+				r.AcquireGrant(d, "other", longTTL)
+				r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", longTTL), 0)) // creates the folder
 				all := func(op int32) {
 					r.fake.update(func() {
 						for _, m := range r.fake.members {
@@ -226,9 +226,9 @@ func TestLateNodeIsDeleted(t *testing.T) {
 					})
 				}
 				all(opCreate2)
-				ctx, cancel := context.WithCancel(r.Within())
+				ctx, cancel := context.WithCancel(r.WaitContext())
 				defer cancel()
-				begin, got := r.startWait(ctx, d, long)
+				begin, got := r.startWait(ctx, d, longTTL)
 				begin()
 				r.Eventually("a creation is held", func() bool { r.fake.mu.Lock(); defer r.fake.mu.Unlock(); return r.fake.held == 1 })
 				if leaves {
@@ -242,9 +242,9 @@ func TestLateNodeIsDeleted(t *testing.T) {
 					t.Fatalf("Acquire() = %+v, %v", g, err)
 				}
 				if err == nil {
-					r.Must(d.Release(r.Within(), g, 0))
+					r.NoError(d.Release(r.WaitContext(), g, 0))
 				}
-				r.Must(looker.Release(r.Within(), r.Grant(looker, "k", long), 0))
+				r.NoError(looker.Release(r.WaitContext(), r.AcquireGrant(looker, "k", longTTL), 0))
 				r.awaitNodes(looker, "k", 0)
 				if r.fake.nodes[r.opts.Path+"/lock:k"].creates < 3 {
 					t.Error("the late creation was not carried out")

@@ -26,8 +26,8 @@ const (
 	pageSize = 128
 )
 
-// lineUp is the queue of a lock: its holder and its waiters.
-type lineUp struct {
+// waitQueue is the queue of a lock: its holder and its waiters.
+type waitQueue struct {
 	entries []entry // the first entry has the lock
 	pzxid   int64   // zxid of the last change
 	first   value
@@ -35,14 +35,14 @@ type lineUp struct {
 	node    string // path of the first node
 }
 
-func (l lineUp) owner() string {
+func (l waitQueue) owner() string {
 	if len(l.entries) == 0 {
 		return ""
 	}
 	return l.entries[0].owner()
 }
 
-func (l lineUp) waiterCount() int { return max(len(l.entries)-1, 0) }
+func (l waitQueue) waiterCount() int { return max(len(l.entries)-1, 0) }
 
 // withSession calls fn with an open session, or else with a new one for reads. It repeats that until fn has
 // reached a member or all members have failed.
@@ -93,7 +93,7 @@ func (s *session) isConnected() bool {
 }
 
 // lookUp reads the queue of a lock, in a state not older than this call.
-func (d *Driver) lookUp(ctx context.Context, name string) (l lineUp, err error) {
+func (d *Driver) lookUp(ctx context.Context, name string) (l waitQueue, err error) {
 	err = d.withSession(ctx, func(ctx context.Context, s *session) error {
 		folder := d.folderOf(name)
 		for pause := time.Duration(0); ; pause = min(max(2*pause, pace.ShortPause), pace.LongPause) {
@@ -101,7 +101,7 @@ func (d *Driver) lookUp(ctx context.Context, name string) (l lineUp, err error) 
 			if err := s.sendAll(ctx, syncWith(d.root), all); err != nil {
 				return err
 			}
-			if l, err = d.lineUp(folder, all); err != nil || l.node == "" {
+			if l, err = d.waitQueueOf(folder, all); err != nil || l.node == "" {
 				return err
 			}
 			first := getData(l.node, false)
@@ -121,8 +121,8 @@ func (d *Driver) lookUp(ctx context.Context, name string) (l lineUp, err error) 
 	return l, err
 }
 
-// lineUp decodes the queue from the children of a folder.
-func (d *Driver) lineUp(folder string, all *request) (l lineUp, err error) {
+// waitQueue decodes the queue from the children of a folder.
+func (d *Driver) waitQueueOf(folder string, all *request) (l waitQueue, err error) {
 	switch {
 	case errors.Is(all.err, codeNoNode):
 		return l, nil
@@ -140,7 +140,7 @@ func (d *Driver) lineUp(folder string, all *request) (l lineUp, err error) {
 }
 
 // addFirst adds the data of the first node; false: the node is gone.
-func (l *lineUp) addFirst(first *request) (bool, error) {
+func (l *waitQueue) addFirst(first *request) (bool, error) {
 	switch {
 	case errors.Is(first.err, codeNoNode):
 		return false, nil
@@ -259,7 +259,7 @@ func (d *Driver) watchHold(owner string) *request {
 // asks again over the next.
 func (h *hold) findLoss(ctx context.Context, owner string) (why string, gone bool) {
 	var node, folder *request
-	err := driverkit.Insist(ctx, func() error {
+	err := driverkit.RetryUnanswered(ctx, func() error {
 		node, folder = getData(h.path, false), getData(path.Dir(h.path), false)
 		return h.s.sendAll(ctx, node, folder)
 	})
@@ -308,7 +308,7 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 
 // status returns the driver.Status of the lock. The servers do not show the remaining time of a session: it is
 // its TTL at most.
-func (l lineUp) status(key string) driver.Status {
+func (l waitQueue) status(key string) driver.Status {
 	st := driver.Status{Key: key, Waiters: l.waiterCount()}
 	if l.node != "" {
 		st.Held, st.Owner, st.Token = true, l.owner(), l.token
@@ -396,9 +396,9 @@ func (d *Driver) statusPage(ctx context.Context, parts []string) (found []driver
 		if err := s.sendAll(ctx, folders...); err != nil {
 			return err
 		}
-		lines := make([]lineUp, len(parts))
+		lines := make([]waitQueue, len(parts))
 		for i, part := range parts {
-			if lines[i], err = d.lineUp(d.root+"/"+part, folders[i]); err != nil {
+			if lines[i], err = d.waitQueueOf(d.root+"/"+part, folders[i]); err != nil {
 				return err
 			}
 		}

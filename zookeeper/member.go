@@ -103,7 +103,7 @@ var (
 func runFairly[T any](ctx context.Context, limit time.Duration, fn func() (T, error)) (T, error) {
 	begun := time.Now()
 	value, err := fn()
-	if _, stalled := errors.AsType[driverkit.Stall](err); stalled && ctx.Err() == nil && wasSuspended(begun.Add(limit), limit) {
+	if _, stalled := errors.AsType[driverkit.StallError](err); stalled && ctx.Err() == nil && wasSuspended(begun.Add(limit), limit) {
 		return fn()
 	}
 	return value, err
@@ -117,7 +117,7 @@ func wasSuspended(end time.Time, limit time.Duration) bool { return time.Since(e
 func (m *member) probe(ctx context.Context, limit time.Duration) (h health, err error) {
 	for range 2 {
 		h, err = runFairly(ctx, limit, func() (health, error) { return m.probeOnce(ctx, limit) })
-		if !errors.Is(err, errStranger) && !errors.Is(err, syscall.ECONNRESET) {
+		if !errors.Is(err, errNotZooKeeper) && !errors.Is(err, syscall.ECONNRESET) {
 			break
 		}
 	}
@@ -137,13 +137,13 @@ func (m *member) probeOnce(ctx context.Context, limit time.Duration) (health, er
 	io.WriteString(conn, "srvr")
 	text, err := io.ReadAll(io.LimitReader(conn, 1<<16))
 	if len(text) > 0 {
-		m.states.Timed(m.place, time.Since(sent))
+		m.states.SetRoundTrip(m.place, time.Since(sent))
 	}
 	return readHealth(string(text), explainError(ctx, err))
 }
 
-// errStranger reports a server that ends a connection without an answer.
-var errStranger = errors.New("this is not a ZooKeeper server, or one that expects TLS")
+// errNotZooKeeper reports a server that ends a connection without an answer.
+var errNotZooKeeper = errors.New("this is not a ZooKeeper server, or one that expects TLS")
 
 // readHealth parses the answer to srvr. If the connection was cut after the whole answer, that is no error.
 func readHealth(text string, cut error) (h health, err error) {
@@ -172,7 +172,7 @@ func readHealth(text string, cut error) (h health, err error) {
 	case cut != nil:
 		return h, cut
 	}
-	return h, errStranger
+	return h, errNotZooKeeper
 }
 
 // handshakeError is an error before TLS is established.
@@ -186,12 +186,12 @@ func explainError(ctx context.Context, err error) error {
 		return nil
 	}
 	var timeout net.Error
-	mend := driverkit.URLNaming.MendTLS(err.Error())
+	mend := driverkit.URLNaming.TLSFix(err.Error())
 	switch {
 	case ctx.Err() != nil:
-		return driverkit.Stall{Err: context.Cause(ctx)}
+		return driverkit.StallError{Err: context.Cause(ctx)}
 	case errors.As(err, &timeout) && timeout.Timeout():
-		return driverkit.Stall{Err: errors.New("no answer in time")}
+		return driverkit.StallError{Err: errors.New("no answer in time")}
 	case mend != "":
 		return fmt.Errorf("%w; %s", err, mend)
 	case errors.As(err, new(handshakeError)):
@@ -259,7 +259,7 @@ func (d *Driver) surveyMembers(ctx context.Context, limit time.Duration) {
 // memberOrder returns the members in the order in which to try them: the leader, then the members that are up.
 func (d *Driver) memberOrder() []*member {
 	leader := slices.IndexFunc(d.members, func(m *member) bool { return m.leads.Load() })
-	return driverkit.Order(d.states, d.members, leader)
+	return driverkit.AskOrder(d.states, d.members, leader)
 }
 
 // watchMembers probes the members at intervals until Close.
@@ -307,7 +307,7 @@ func (d *Driver) checkOneEnsemble(ctx context.Context) error {
 			return nil
 		}
 	}
-	return driverkit.Refusal{Err: fmt.Errorf("%s and %s lead two ensembles, whose locks do not exclude one another; name the members of one ensemble",
+	return driverkit.PermanentError{Err: fmt.Errorf("%s and %s lead two ensembles, whose locks do not exclude one another; name the members of one ensemble",
 		d.members[lead[0]].name, d.members[lead[1]].name)}
 }
 

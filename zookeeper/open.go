@@ -14,16 +14,16 @@ var grammar = driverkit.Grammar{Usual: []string{"zk", "zks"}, Schemes: map[strin
 	"zks": {Example: "zks://user:password@host:2281,host:2281/path", Port: "2181", TLS: true},
 }}
 
-// Open opens the ensemble that url names; opts may be nil, and what the URL says goes before it.
-// Otherwise it does what New does.
+// Open opens the ensemble that url names; opts may be nil, and the URL takes precedence over it. Otherwise it does
+// what New does.
 //
 //	zk://h1:2181,h2:2181,h3:2181/path           locks are nodes below /path
 //	zks://user:password@h1:2281,h2:2281/path    over TLS, which has a port of its own
 //	zks://h1:2281,h2:2281/path?ca=ca.pem&cert=me.pem&key=me.key
 //
-// The parameters name files in the form PEM: ca the authorities to trust in place of the
-// system's, cert and key what the client shows. servername is what the members' certificates
-// have to show in place of their hosts. The parameter tls=true with zk:// is zks://.
+// The parameters ca, cert and key name PEM files: the authorities to trust instead of the system's, and the
+// certificate of the client with its key. servername is the name that the certificates of the members must have,
+// instead of their hosts. zk:// with tls=true means zks://.
 func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 	members, o, err := parseURL(url, opts)
 	if err != nil {
@@ -46,7 +46,7 @@ func New(ctx context.Context, members []string, opts *Options) (*Driver, error) 
 	if err == nil && opts.NoCheck {
 		return d, nil
 	}
-	return driverkit.Opened(ctx, "zookeeper", d, err, func(ctx context.Context) error {
+	return driverkit.OpenChecked(ctx, "zookeeper", d, err, func(ctx context.Context) error {
 		if err := d.checkOneEnsemble(ctx); err != nil {
 			return err
 		}
@@ -69,7 +69,7 @@ func parseURL(text string, opts *Options) (members []string, o Options, err erro
 	if u.Username != "" || u.Password != "" {
 		o.Username, o.Password = u.Username, u.Password
 	}
-	o.secrets = u.Secrets("key")
+	o.secrets = u.SecretFiles("key")
 	o.TLS, err = u.TLS(o.TLS)
 	o.renewTLS = u.FreshTLS
 	return u.Hosts, o, err

@@ -26,7 +26,7 @@ func openPlain(ctx context.Context, url string) (*zookeeper.Driver, error) {
 // No error shows a password.
 func TestBadURLErrorNamesTheFix(t *testing.T) {
 	t.Parallel()
-	fixture.BadURLs(t, openPlain, map[string]string{
+	fixture.CheckBadURLs(t, openPlain, map[string]string{
 		"h1:2181":                           "zk://host:2181",
 		"http://h1:2181":                    "zk://host:2181",
 		"zk://":                             "host 1 of 1 is missing",
@@ -60,19 +60,19 @@ func TestURLNamesMembersAndPath(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		url := "zk://" + strings.Join(r.addrs, ",")
 		for path, node := range map[string]string{"/a/b/c": "/a/b/c", "/d/": "/d", "": "/holdfast", "/": "/holdfast"} {
-			d, err := zookeeper.Open(r.Within(), url+path, zookeeper.Over(zookeeper.Options{}, r.fake.dial))
-			r.Must(err)
-			g := r.Grant(d, t.Name(), long)
+			d, err := zookeeper.Open(r.WaitContext(), url+path, zookeeper.WithDial(zookeeper.Options{}, r.fake.dial))
+			r.NoError(err)
+			g := r.AcquireGrant(d, t.Name(), longTTL)
 			for other, held := range map[string]bool{node: true, "/a": false} {
 				looker, err := r.openAt(other)
-				r.Must(err)
-				if st, err := looker.Inspect(r.Within(), t.Name()); err != nil || st.Held != held {
+				r.NoError(err)
+				if st, err := looker.Inspect(r.WaitContext(), t.Name()); err != nil || st.Held != held {
 					t.Errorf("%q: below %s held is %v, %v", path, other, st.Held, err)
 				}
-				r.Must(looker.Close())
+				r.NoError(looker.Close())
 			}
-			r.Must(d.Release(r.Within(), g, 0))
-			r.Must(d.Close())
+			r.NoError(d.Release(r.WaitContext(), g, 0))
+			r.NoError(d.Close())
 		}
 	})
 }
@@ -81,35 +81,35 @@ func TestURLNamesMembersAndPath(t *testing.T) {
 func TestOpenAcceptsEnsembleThatIsDown(t *testing.T) {
 	t.Parallel()
 	d, err := zookeeper.Open(t.Context(), "zk://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", nil)
-	fixture.NobodyThere(t, d, err)
+	fixture.CheckOpensWhenDown(t, d, err)
 }
 
 // Another user, or one with a wrong password, gets an error that names the cause.
 func TestNodesArePrivateToUser(t *testing.T) {
 	r := startRig(t)
 	open := func(login string) (*zookeeper.Driver, error) {
-		return zookeeper.Open(r.Within(), "zk://"+login+strings.Join(r.ensemble.Addrs(), ",")+r.opts.Path, nil)
+		return zookeeper.Open(r.WaitContext(), "zk://"+login+strings.Join(r.ensemble.Addrs(), ",")+r.opts.Path, nil)
 	}
 	const login = "me:" + fixture.Escaped + "@"
 	d, err := open(login)
-	r.Must(err)
+	r.NoError(err)
 	defer d.Close()
-	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+	r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", longTTL), 0))
 	for _, login := range []string{"me:wr0ng@", "nobody:wr0ng@", ""} {
 		d, err := open(login)
 		if err == nil {
-			_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
+			_, err = d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: longTTL})
 			d.Close()
 		}
-		fixture.Denied(t, login, err, driver.ErrAuth, "correct user and password")
+		fixture.CheckDenied(t, login, err, driver.ErrAuth, "correct user and password")
 	}
 	other, err := open(login)
-	r.Must(err)
+	r.NoError(err)
 	defer other.Close()
 	holder, waiter := r.Client(d), r.Client(other)
-	l := r.Acquire(holder, "k", long)
-	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
-	r.Must(l.Extend(r.Within(), long))
+	l := r.Acquire(holder, "k", longTTL)
+	next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(waiter, "k", longTTL) })
+	r.NoError(l.Extend(r.WaitContext(), longTTL))
 	r.Release(l)
 	r.Release(<-next)
 }
@@ -143,7 +143,7 @@ func TestClientConnectsWithMutualTLS(t *testing.T) {
 	}
 	r := startAlone(t, 1, "secureClientPort", "ssl.keyStore.location="+writeKeyStore(t, cert), "ssl.trustStore.location="+cert.Cert, "ssl.trustStore.type=PEM")
 	m := r.ensemble.Members[0]
-	fixture.MendsTLS(r.Rig, openPlain, map[string]string{
+	fixture.CheckTLSFix(r.Rig, openPlain, map[string]string{
 		"zk://" + m.Safe:                        "TLS",
 		"zks://" + m.Addr:                       "write zk://",
 		"zks://" + m.Safe:                       "by ca",
@@ -155,14 +155,14 @@ func TestClientConnectsWithMutualTLS(t *testing.T) {
 		"zk://" + m.Safe:  {TLS: config},
 		"zks://" + m.Safe: {TLS: config},
 	} {
-		d, err := zookeeper.Open(r.Within(), url, opts)
+		d, err := zookeeper.Open(r.WaitContext(), url, opts)
 		if err != nil {
 			t.Errorf("%s: %v", url, err)
 			continue
 		}
-		g := r.Grant(d, "k", long)
-		r.Must(d.Release(r.Within(), g, 0))
-		r.Must(d.Close())
+		g := r.AcquireGrant(d, "k", longTTL)
+		r.NoError(d.Release(r.WaitContext(), g, 0))
+		r.NoError(d.Close())
 	}
 }
 
@@ -175,7 +175,7 @@ func TestTTLOutsideServerLimitsIsRejected(t *testing.T) {
 		10 * time.Second:        "no TTL over 9s, and 10s was asked for; take a shorter TTL, or give the servers a longer maxSessionTimeout",
 		9001 * time.Millisecond: "no TTL over 9s",
 	} {
-		_, err := c.Acquire(r.Within(), "k", &holdfast.AcquireOptions{TTL: ttl})
+		_, err := c.Acquire(r.WaitContext(), "k", &holdfast.AcquireOptions{TTL: ttl})
 		if !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("Acquire() = %v, want ErrInvalid and %q", err, want)
 		}
@@ -183,7 +183,7 @@ func TestTTLOutsideServerLimitsIsRejected(t *testing.T) {
 	for _, ttl := range []time.Duration{5 * time.Second, 9 * time.Second} {
 		r.Release(r.Acquire(c, "k", ttl))
 	}
-	if st, err := c.Inspect(r.Within(), "k"); err != nil || st.Held {
+	if st, err := c.Inspect(r.WaitContext(), "k"); err != nil || st.Held {
 		t.Errorf("Inspect() = %+v, %v", st, err)
 	}
 }
@@ -193,7 +193,7 @@ func TestRejectedSessionIsClosed(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
 		for n := range 3 {
-			_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: 2 * time.Minute})
+			_, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: 2 * time.Minute})
 			if !errors.Is(err, driver.ErrInvalid) {
 				t.Fatalf("Acquire() = %v, want ErrInvalid, as these servers grant 1m", err)
 			}
@@ -208,7 +208,7 @@ func TestRejectedSessionIsClosed(t *testing.T) {
 func TestMembersOfTwoEnsemblesAreRejected(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		r.addEnsemble(newFake(t, 1))
-		d, err := zookeeper.New(r.Within(), r.addrs, &r.opts)
+		d, err := zookeeper.New(r.WaitContext(), r.addrs, &r.opts)
 		if err == nil {
 			d.Close()
 		}
@@ -217,7 +217,7 @@ func TestMembersOfTwoEnsemblesAreRejected(t *testing.T) {
 		}
 		d = r.newDirectDriver()
 		synctest.Wait() // the driver has probed all members
-		if g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long}); err == nil || !strings.Contains(err.Error(), "lead two ensembles") {
+		if g, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: longTTL}); err == nil || !strings.Contains(err.Error(), "lead two ensembles") {
 			t.Errorf("Acquire() = %+v, %v", g, err)
 		}
 	})
@@ -228,8 +228,8 @@ func TestDeposedLeaderIsNoSecondEnsemble(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		r.fake.members[0].words = "Zookeeper version: 3.8.0\nZxid: 0x5\nMode: leader\n"
 		d, err := zookeeper.New(t.Context(), r.addrs, &r.opts)
-		d = fixture.Closed(r.Rig, d, err)
-		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+		d = fixture.CloseAtEnd(r.Rig, d, err)
+		r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", longTTL), 0))
 	})
 }
 
@@ -237,20 +237,20 @@ func TestDeposedLeaderIsNoSecondEnsemble(t *testing.T) {
 func TestFullQuotaRejectsNewLocks(t *testing.T) {
 	r := startAlone(t, 1, "enforceQuota=true")
 	d := r.newDirectDriver()
-	held := r.Grant(d, "held", long)
+	held := r.AcquireGrant(d, "held", longTTL)
 	quota := "/zookeeper/quota" + r.opts.Path
-	r.Must(d.Put(r.Within(), quota+"/zookeeper_limits", "count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=5"))
-	r.Must(d.Put(r.Within(), quota+"/zookeeper_stats", "count=5,bytes=0"))
+	r.NoError(d.Put(r.WaitContext(), quota+"/zookeeper_limits", "count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=5"))
+	r.NoError(d.Put(r.WaitContext(), quota+"/zookeeper_stats", "count=5,bytes=0"))
 	var err error
 	for i := 0; err == nil && i < 10; i++ {
-		_, err = d.Acquire(r.Within(), driver.Request{Key: fmt.Sprint("k", i), TTL: long})
+		_, err = d.Acquire(r.WaitContext(), driver.Request{Key: fmt.Sprint("k", i), TTL: longTTL})
 	}
 	if err == nil || !strings.Contains(err.Error(), "quota") || !strings.Contains(err.Error(), "raise it") {
 		t.Errorf("Acquire() = %v, want what to do about the quota", err)
 	}
-	r.Must(d.Renew(r.Within(), []driver.Grant{held})[0].Err)
-	r.Must(d.Release(r.Within(), held, 0))
-	r.Grant(d, "held", long) // there is room for one again
+	r.NoError(d.Renew(r.WaitContext(), []driver.Grant{held})[0].Err)
+	r.NoError(d.Release(r.WaitContext(), held, 0))
+	r.AcquireGrant(d, "held", longTTL) // there is room for one again
 }
 
 // The locks below an inner path are not attempts at an outer path's lock with that name, neither while they
@@ -259,25 +259,25 @@ func TestNestedPathsShareNoLock(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		within := func(more string) *zookeeper.Driver {
 			d, err := r.openAt(r.opts.Path + more)
-			return fixture.Closed(r.Rig, d, err)
+			return fixture.CloseAtEnd(r.Rig, d, err)
 		}
 		outer, inner := within(""), within("/team")
 		listed := func(d *zookeeper.Driver) (keys []string) {
-			r.Must(d.List(r.Within(), "", func(st driver.Status) bool { keys = append(keys, st.Key); return true }))
+			r.NoError(d.List(r.WaitContext(), "", func(st driver.Status) bool { keys = append(keys, st.Key); return true }))
 			slices.Sort(keys)
 			return keys
 		}
 		for _, name := range []string{"job-7", "ABCDEFGHIJKLMNOPQRSTUVWXYZ.1-0000000000", "lock:job-7", "-1"} {
-			below := r.Grant(inner, name, long)
+			below := r.AcquireGrant(inner, name, longTTL)
 			for _, held := range []bool{true, false} {
-				if st, err := outer.Inspect(r.Within(), "team"); err != nil || st.Held {
+				if st, err := outer.Inspect(r.WaitContext(), "team"); err != nil || st.Held {
 					t.Errorf("%q held is %v below: Inspect() of the outer lock = %+v, %v", name, held, st, err)
 				}
-				g, err := outer.Acquire(r.Within(), driver.Request{Key: "team", TTL: long, NoWait: true})
+				g, err := outer.Acquire(r.WaitContext(), driver.Request{Key: "team", TTL: longTTL, NoWait: true})
 				if err != nil {
 					t.Fatalf("%q held is %v below: the outer lock: %v", name, held, err)
 				}
-				if n := outer.Renew(r.Within(), []driver.Grant{g})[0]; n.Err != nil || n.Waiters != 0 {
+				if n := outer.Renew(r.WaitContext(), []driver.Grant{g})[0]; n.Err != nil || n.Waiters != 0 {
 					t.Errorf("%q held is %v below: Renew() = %+v", name, held, n)
 				}
 				if keys := listed(outer); !slices.Equal(keys, []string{"team"}) {
@@ -286,10 +286,10 @@ func TestNestedPathsShareNoLock(t *testing.T) {
 				if keys := listed(inner); held != slices.Equal(keys, []string{name}) || !held && len(keys) > 0 {
 					t.Errorf("the inner path has %q, and %q held is %v", keys, name, held)
 				}
-				r.Must(outer.Release(r.Within(), g, 0))
+				r.NoError(outer.Release(r.WaitContext(), g, 0))
 				if held {
-					r.Must(inner.Check(r.Within(), below))
-					r.Must(inner.Release(r.Within(), below, 0))
+					r.NoError(inner.Check(r.WaitContext(), below))
+					r.NoError(inner.Release(r.WaitContext(), below, 0))
 				}
 			}
 		}

@@ -18,7 +18,7 @@ func TestDeadLinkCostsNoLease(t *testing.T) {
 				holder, waiter := r.Client(r.newDirectDriver()), r.Client(r.newDirectDriver())
 				for phase := range time.Duration(20) {
 					l := r.Acquire(holder, "k", ttl)
-					next := fixture.Later(func() error {
+					next := fixture.RunAsync(func() error {
 						l, err := waiter.Acquire(r.Context(), "k", &holdfast.AcquireOptions{TTL: ttl})
 						if err == nil {
 							err = l.Release(r.Context())
@@ -28,13 +28,13 @@ func TestDeadLinkCostsNoLease(t *testing.T) {
 					time.Sleep(ttl + ttl*phase/20)
 					r.fake.swallowTraffic()
 					died := time.Now()
-					r.Renewed(l, 1)
+					r.AwaitRenewals(l, 1)
 					if left := time.Until(died.Add(ttl)); left < ttl/10 {
 						t.Errorf("phase %d: the renewal came %v before the end of the TTL", phase, left)
 					}
-					r.Must(context.Cause(l.Context()))
+					r.NoError(context.Cause(l.Context()))
 					r.Release(l)
-					r.Must(<-next)
+					r.NoError(<-next)
 				}
 			})
 		})
@@ -45,12 +45,12 @@ func TestDeadLinkCostsNoLease(t *testing.T) {
 func TestDeadLinkDelaysNoCaller(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDirectDriver()
-		r.Acquire(r.Client(d), "k", long)
+		r.Acquire(r.Client(d), "k", longTTL)
 		for range 10 {
 			time.Sleep(4700 * time.Millisecond)
 			r.fake.swallowTraffic()
 			begun := time.Now()
-			st, err := d.Inspect(r.Within(), "k")
+			st, err := d.Inspect(r.WaitContext(), "k")
 			if took := time.Since(begun); err != nil || !st.Held || took > 4*time.Second {
 				t.Errorf("Inspect() after %v: %+v, %v", took, st, err)
 			}
@@ -64,7 +64,7 @@ func TestRestoredEnsembleServesOldClients(t *testing.T) {
 		const ttl = 10 * time.Second
 		l := r.Acquire(r.Client(r.newDirectDriver()), "k", ttl)
 		waiter := r.Client(r.newDirectDriver())
-		next := fixture.Later(func() error {
+		next := fixture.RunAsync(func() error {
 			l, err := waiter.Acquire(r.Context(), "k", &holdfast.AcquireOptions{TTL: ttl})
 			if err == nil {
 				err = l.Release(r.Context())
@@ -76,7 +76,7 @@ func TestRestoredEnsembleServesOldClients(t *testing.T) {
 		<-l.Context().Done()
 		select {
 		case err := <-next:
-			r.Must(err)
+			r.NoError(err)
 		case <-time.After(3 * ttl):
 			t.Fatal("the waiter is still refused")
 		}

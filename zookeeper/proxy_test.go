@@ -12,9 +12,9 @@ import (
 // kinds maps the operation codes that tests distinguish to names.
 var kinds = map[int32]string{2: "delete", 4: "read", 9: "sync", 11: "ping", 12: "children", 14: "multi", 15: "create", -11: "close"}
 
-// jute is the protocol of one ZooKeeper connection. The first request is a greeting, or srvr, which asks for
+// juteProtocol is the protocol of one ZooKeeper connection. The first request is a greeting, or srvr, which asks for
 // the member's state.
-type jute struct {
+type juteProtocol struct {
 	greeted, welcomed bool
 	plain             atomic.Bool
 }
@@ -26,7 +26,7 @@ func packet(r io.Reader, word []byte) ([]byte, error) {
 	return append(word, body...), err
 }
 
-func (j *jute) Request(r io.Reader) (p fixture.Packet, err error) {
+func (j *juteProtocol) Request(r io.Reader) (p fixture.Packet, err error) {
 	word := make([]byte, 4, 512)
 	if _, err := io.ReadFull(r, word); err != nil {
 		return p, err
@@ -52,7 +52,7 @@ func (j *jute) Request(r io.Reader) (p fixture.Packet, err error) {
 	return p, nil
 }
 
-func (j *jute) Reply(r io.Reader) (p fixture.Packet, err error) {
+func (j *juteProtocol) Reply(r io.Reader) (p fixture.Packet, err error) {
 	word := make([]byte, 4, 512)
 	if _, err := io.ReadFull(r, word); err != nil {
 		return p, err

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
-// long is a TTL that does not end within a test.
-const long = fixture.Long
+// longTTL is a TTL that does not end within a test.
+const longTTL = fixture.LongTTL
 
 // paths counts the tests: each test has its own path.
 var paths atomic.Int32
@@ -25,12 +25,12 @@ var paths atomic.Int32
 // the processes of a fuzzer, need none.
 var ensemble = sync.OnceValues(func() (*zkproc.Ensemble, error) { return zkproc.Start(context.Background(), 3) })
 
-var started atomic.Bool
+var serversStarted atomic.Bool
 
 func TestMain(m *testing.M) {
 	fixture.Main(m, 6, func(context.Context) (stop func() error, err error) {
 		return func() error {
-			if !started.Load() {
+			if !serversStarted.Load() {
 				return nil
 			}
 			e, err := ensemble()
@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 func sharedRig(t testing.TB) *rig {
 	t.Helper()
 	gates.NeedsServer(t)
-	started.Store(true)
+	serversStarted.Store(true)
 	e, err := ensemble()
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +76,7 @@ func startAlone(t *testing.T, members int, more ...string) *rig {
 	gates.NeedsServer(t)
 	t.Parallel()
 	e, err := zkproc.Start(t.Context(), members, more...)
-	return newRig(t, fixture.Stopped(t, e, err))
+	return newRig(t, fixture.StopAtEnd(t, e, err))
 }
 
 func newRig(t testing.TB, e *zkproc.Ensemble) *rig {
@@ -90,11 +90,11 @@ func (r *rig) openLinked() (driver.Driver, error) {
 	addrs, opts := r.addrs, withoutCheck(r.opts)
 	if r.fake != nil {
 		links = r.memberLinks()
-		opts = zookeeper.Over(*opts, r.dialThrough(links, func() fixture.Protocol { return &jute{} }))
+		opts = zookeeper.WithDial(*opts, r.dialThrough(links, func() fixture.Protocol { return &juteProtocol{} }))
 	} else {
 		addrs = nil
 		for _, addr := range r.addrs {
-			l := fixture.Relay(r, addr, func() fixture.Protocol { return &jute{} })
+			l := fixture.Relay(r, addr, func() fixture.Protocol { return &juteProtocol{} })
 			links, addrs = append(links, l), append(addrs, l.Addr)
 		}
 	}
@@ -110,14 +110,14 @@ func (r *rig) openLinked() (driver.Driver, error) {
 func (r *rig) newDriver() driver.Driver {
 	r.Helper()
 	d, err := r.openLinked()
-	return fixture.Closed(r.Rig, d, err)
+	return fixture.CloseAtEnd(r.Rig, d, err)
 }
 
 // newDirectDriver returns a driver without links.
 func (r *rig) newDirectDriver() *zookeeper.Driver {
 	r.Helper()
 	d, err := zookeeper.New(r.Context(), r.addrs, withoutCheck(r.opts))
-	return fixture.Closed(r.Rig, d, err)
+	return fixture.CloseAtEnd(r.Rig, d, err)
 }
 
 // openAt opens a driver without links for another path.
@@ -134,7 +134,7 @@ func (r *rig) leftoverNodes() (left []string, err error) {
 		return nil, err
 	}
 	defer d.Close()
-	ctx, cancel := context.WithTimeout(r.Context(), fixture.Patience())
+	ctx, cancel := context.WithTimeout(r.Context(), fixture.MaxWait())
 	defer cancel()
 	err = d.List(ctx, "", func(st driver.Status) bool {
 		left = append(left, fmt.Sprintf("%s: %s and %d others", st.Key, st.Owner, st.Waiters))

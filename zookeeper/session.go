@@ -65,7 +65,7 @@ type session struct {
 	changed  chan struct{}
 	watches  map[string]chan struct{} // by path: closed when the path changes or the connection ends
 	base     time.Time                // earliest time from which the servers count the TTL
-	strays   map[string]stray         // by owner
+	strays   map[string]strayNode     // by owner
 	sweeping bool                     // a goroutine is looking for stray nodes
 	users    int
 	idle     time.Time // time since which users is 0
@@ -110,7 +110,7 @@ func (s *session) connectLoop() {
 			}
 			s.update(func() { s.over, s.link = errOver, nil })
 			return
-		case errors.Is(err, errOver) || driverkit.Lasts(err):
+		case errors.Is(err, errOver) || driverkit.IsPermanent(err):
 			s.d.forgetSession(s)
 			s.update(func() { s.over = err })
 			return
@@ -153,7 +153,7 @@ func (s *session) connectLoop() {
 // connection may be up and have ended the session, so it is probed.
 func (s *session) noteCut(l *link, err error) {
 	l.member.leads.Store(false)
-	if _, stalled := errors.AsType[driverkit.Stall](err); stalled {
+	if _, stalled := errors.AsType[driverkit.StallError](err); stalled {
 		s.d.reportAnswer(l.member, err)
 		return
 	}
@@ -174,7 +174,7 @@ func (s *session) connect() (*link, error) {
 			s.d.reportAnswer(m, nil)
 			return l, err
 		}
-		if driverkit.Lasts(err) {
+		if driverkit.IsPermanent(err) {
 			failed.Nodes = []driver.NodeError{{Node: m.name, Err: err}}
 			break
 		}
@@ -215,7 +215,7 @@ func (s *session) greetMember(m *member, limit time.Duration) (_ *link, err erro
 			l.askOnce(goodbyeRequest())
 		}
 		conn.Close()
-		if errors.Is(err, errOver) || driverkit.Lasts(err) {
+		if errors.Is(err, errOver) || driverkit.IsPermanent(err) {
 			return nil, err
 		}
 		return nil, explainError(ctx, err)
@@ -226,7 +226,7 @@ func (s *session) greetMember(m *member, limit time.Duration) (_ *link, err erro
 	l.leads = h.leads()
 	if !stop() {
 		conn.Close()
-		return nil, driverkit.Stall{Err: context.Cause(ctx)}
+		return nil, driverkit.StallError{Err: context.Cause(ctx)}
 	}
 	return l, nil
 }
@@ -393,7 +393,7 @@ func (s *session) noteAnswer(l *link, f pendingRequest, zxid int64) {
 func (s *session) trustedUntil() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return driverkit.Trust(s.base, s.ttl)
+	return driverkit.TrustEnd(s.base, s.ttl)
 }
 
 // watchPath returns a channel that is closed when path changes or the connection ends. The caller then sends
@@ -419,8 +419,8 @@ func (s *session) fireWatches(path string) {
 	}
 }
 
-// stray is a claim whose creation got no answer and whose node was not found.
-type stray struct {
+// strayNode is a claim whose creation got no answer and whose node was not found.
+type strayNode struct {
 	folder string
 	since  time.Time
 }
@@ -430,9 +430,9 @@ func (s *session) noteStray(owner, folder string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.strays == nil {
-		s.strays = make(map[string]stray)
+		s.strays = make(map[string]strayNode)
 	}
-	s.strays[owner] = stray{folder, time.Now()}
+	s.strays[owner] = strayNode{folder, time.Now()}
 }
 
 // sweepStrays deletes stray nodes in the background. It runs at each new connection, and six times per TTL.
@@ -442,7 +442,7 @@ func (s *session) noteStray(owner, folder string) {
 func (s *session) sweepStrays() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.strays, func(_ string, n stray) bool { return time.Since(n.since) > strayTime })
+	maps.DeleteFunc(s.strays, func(_ string, n strayNode) bool { return time.Since(n.since) > strayTime })
 	if len(s.strays) == 0 || s.sweeping || s.d.calls.Enter() != nil {
 		return
 	}
@@ -458,7 +458,7 @@ func (s *session) sweepStrays() {
 }
 
 // clearStrays deletes the nodes of strays that exist.
-func (s *session) clearStrays(strays map[string]stray) {
+func (s *session) clearStrays(strays map[string]strayNode) {
 	ctx := s.d.calls.Work
 	folders := make(map[string]bool)
 	for _, n := range strays {

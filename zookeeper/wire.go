@@ -352,9 +352,9 @@ func confirmRequest(paths []string) *request {
 	}}
 }
 
-// attemptRequest returns a transaction that creates a node and then fails, so that the server checks the
+// createAttemptRequest returns a transaction that creates a node and then fails, so that the server checks the
 // permission but keeps no node.
-func attemptRequest(path string, acl acl) *request {
+func createAttemptRequest(path string, acl acl) *request {
 	return &request{op: opMulti, write: func(w *writer) {
 		w.int32(opPersistent)
 		w.bool(false)

@@ -98,14 +98,14 @@ type Options struct {
 	// is below another. It is created when needed. No part of it begins with "lock:". Default
 	// "/holdfast".
 	Path string
-	// TLS, if set, is how to speak TLS to the members.
+	// TLS, if set, is the configuration for TLS connections to the members.
 	TLS *tls.Config
-	// Username and Password are who the client is, in the scheme digest; both or neither.
-	// The nodes that it creates are then for this user only. ZooKeeper does not check a
+	// Username and Password identify the client by the scheme digest; set both or neither.
+	// Only this user then has access to the nodes that the client creates. ZooKeeper does not check a
 	// password: with a wrong one the client is another user, without rights.
 	Username, Password string
-	// NoCheck leaves out the first request, so that there is a driver also for an ensemble that
-	// rejects this client: for Limits, Diagnose and other looks at what is wrong.
+	// NoCheck skips the first request, so that a driver can be opened even for an ensemble that
+	// rejects this client: for Limits and Diagnose.
 	NoCheck bool
 
 	secrets  []string                                                 // files that the URL names
@@ -273,7 +273,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		return driver.Grant{}, d.callerError(split)
 	}
 	req.TTL = (req.TTL + granularity - 1).Truncate(granularity)
-	c := &claim{d: d, req: req, wait: driverkit.Wait{Tell: req.OnObstacle}}
+	c := &claim{d: d, req: req, wait: driverkit.Wait{Report: req.OnObstacle}}
 	if err := c.acquireLock(ctx); err != nil {
 		c.abandon()
 		return driver.Grant{}, err
@@ -330,7 +330,7 @@ func (d *Driver) renewGrants(ctx context.Context, s *session, some []int, grants
 	}
 	var base time.Time
 	var stands []bool
-	err := driverkit.Insist(ctx, func() (err error) {
+	err := driverkit.RetryUnanswered(ctx, func() (err error) {
 		for i := range folders {
 			folders[i] = existsRequest(path.Dir(mine[i]))
 		}
@@ -357,7 +357,7 @@ func (d *Driver) renewGrants(ctx context.Context, s *session, some []int, grants
 		case !stands[i]:
 			out[n].Err = driver.ErrLost
 		default:
-			out[n].TrustedUntil = driverkit.Trust(base, s.ttl)
+			out[n].TrustedUntil = driverkit.TrustEnd(base, s.ttl)
 			if folders[i].err == nil {
 				out[n].Waiters = max(int(folders[i].reply.stat().children)-1, 0)
 			}
@@ -381,7 +381,7 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	case h == nil:
 		return nil // released before
 	}
-	return d.calls.Finish(ctx, d.states, d.lane, func(begun func()) error {
+	return d.calls.FinishRelease(ctx, d.states, d.lane, func(begun func()) error {
 		err := h.s.deleteNode(d.calls.Work, h.path, begun)
 		if err == nil {
 			d.forgetHold(g.Owner)
@@ -395,7 +395,7 @@ func (d *Driver) addHold(g driver.Grant, s *session, path string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	h := &hold{s: s, path: path, until: g.TrustedUntil, over: make(chan struct{})}
-	h.lapse = time.AfterFunc(time.Until(h.until), func() { d.lapseHold(g.Owner) })
+	h.lapse = time.AfterFunc(time.Until(h.until), func() { d.expireHold(g.Owner) })
 	d.holds[g.Owner] = h
 }
 
@@ -412,8 +412,8 @@ func (d *Driver) extendHold(owner string, until time.Time) bool {
 	return true
 }
 
-// lapseHold deletes the node of a hold that was not renewed in time.
-func (d *Driver) lapseHold(owner string) {
+// expireHold deletes the node of a hold that was not renewed in time.
+func (d *Driver) expireHold(owner string) {
 	d.mu.Lock()
 	h := d.holds[owner]
 	over := h != nil && !time.Now().Before(h.until)
@@ -456,16 +456,16 @@ func (d *Driver) refusedError(err error) error {
 	case errors.Is(err, codeExpired), errors.Is(err, codeMoved):
 		return d.states.Unavailable(err)
 	case errors.Is(err, codeNoAuth):
-		return driverkit.Refusal{Err: fmt.Errorf("%w: %w; correct user and password, or give the user all permissions (cdrwa) on the path of the locks",
+		return driverkit.PermanentError{Err: fmt.Errorf("%w: %w; correct user and password, or give the user all permissions (cdrwa) on the path of the locks",
 			driver.ErrAuth, err)}
 	case errors.Is(err, codeAuthFailed), errors.Is(err, codeInvalidACL):
-		return driverkit.Refusal{Err: fmt.Errorf("%w: %w; correct user and password, and let the servers accept the scheme digest", driver.ErrAuth, err)}
+		return driverkit.PermanentError{Err: fmt.Errorf("%w: %w; correct user and password, and let the servers accept the scheme digest", driver.ErrAuth, err)}
 	case errors.Is(err, codeUnimplemented):
-		return driverkit.Refusal{Err: fmt.Errorf("%w; ZooKeeper 3.5.3 or newer is needed", err)}
+		return driverkit.PermanentError{Err: fmt.Errorf("%w; ZooKeeper 3.5.3 or newer is needed", err)}
 	case errors.Is(err, codeNoChildren):
-		return driverkit.Refusal{Err: fmt.Errorf("%w; take another path for the locks", err)}
+		return driverkit.PermanentError{Err: fmt.Errorf("%w; take another path for the locks", err)}
 	case errors.Is(err, codeQuota):
-		return driverkit.Refusal{Err: fmt.Errorf("%w; raise it for the path of the locks", err)}
+		return driverkit.PermanentError{Err: fmt.Errorf("%w; raise it for the path of the locks", err)}
 	}
 	if _, unknown := errors.AsType[code](err); unknown { // such as a request that timed out within the ensemble
 		return d.states.Unavailable(err)

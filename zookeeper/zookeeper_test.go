@@ -23,9 +23,9 @@ var (
 // statements are suite tests that together send every request of the driver. They run on real servers; all
 // tests run on a fake, which is compared with real servers.
 var statements = []string{
-	"OneHolderAmongClientsAndGoroutines", "TokensRiseAcrossClients", "TryOnAHeldKeyNamesTheHolder", "WaitersAreServedInOrder",
-	"TheWatchdogKeepsALease", "ManyGrantsAreRenewedInOneCall", "LostRepliesLeaveNoLock", "AWaitSurvivesAnOutage", "ListShowsWhatIsHeld",
-	"QueueShowsWhoWaitsInOrder", "AForcedHolderHearsWhy", "OddNamesAreNamesLikeOthers", "CloseReleasesWhatIsHeld",
+	"OneHolderUnderContention", "TokensRiseAcrossClients", "TryNamesHolder", "WaitersAreServedInOrder",
+	"WatchdogKeepsLease", "OneCallRenewsManyGrants", "LostRepliesLeaveNoLock", "WaitSurvivesOutage", "ListShowsHeldLocks",
+	"QueueShowsWaitersInOrder", "ForcedHolderLearnsReason", "UnusualNamesWork", "CloseReleasesLeases",
 }
 
 func TestConformanceOfServers(t *testing.T) {

@@ -24,9 +24,9 @@ var (
 	waiters    = flag.Int("waiters", 20, "how many runs wait in TestRunsFinishInOrderOfArrival; the full count is 200")
 )
 
-// increment reads and writes without waiting: without the lock, increments would be lost. A run whose lease is
+// incrementScript reads and writes without waiting: without the lock, increments would be lost. A run whose lease is
 // lost kills it at any point, so the counter is replaced as a whole, and the note of an increment comes last.
-const increment = `set -e; n=$(cat counter); n=$((n+1)); echo $n >new.$$; mv new.$$ counter; echo $n $HOLDFAST_LOCK_TOKEN >>increments`
+const incrementScript = `set -e; n=$(cat counter); n=$((n+1)); echo $n >new.$$; mv new.$$ counter; echo $n $HOLDFAST_LOCK_TOKEN >>increments`
 
 // Eight shells increment a number in a file under one lock over five servers. Meanwhile one server is killed
 // for good, and another returns with an empty memory and sits out its quarantine. On a busy machine leases may be
@@ -45,7 +45,7 @@ func TestCounterLosesNoIncrement(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for done.Add(1) <= int64(*increments) {
-				run := b.start("run", "--ttl", "6s", "-w", "60s", "counter", "--", "sh", "-c", increment)
+				run := b.start("run", "--ttl", "6s", "-w", "60s", "counter", "--", "sh", "-c", incrementScript)
 				switch code := exitcode.Code(run.code()); code {
 				case exitcode.OK:
 				case exitcode.Lost:
@@ -110,7 +110,7 @@ func runsFinishInOrder(t *testing.T, nodes int) {
 	runs := make([]*job, *waiters)
 	for i := range runs {
 		runs[i] = b.start("run", "-v", "--log-format", "json", "-w", "60s", "queue", "--", "sh", "-c", fmt.Sprintf("echo %d $(date +%%s%%N) >>order", i))
-		eventually(t.Fatalf, fmt.Sprintf("run %d waits", i), func() bool { return queued(b.servers[nodes-1], "queue") > int64(i) })
+		eventually(t.Fatalf, fmt.Sprintf("run %d waits", i), func() bool { return queueLength(b.servers[nodes-1], "queue") > int64(i) })
 	}
 	var peaks []int // some runs collect garbage late on a busy machine
 	for _, r := range runs {
@@ -157,7 +157,7 @@ func runsFinishInOrder(t *testing.T, nodes int) {
 }
 
 // queuedWaiters returns the number of waiters that one server has in the lock's queue.
-func queued(s *redisproc.Server, lock string) int64 {
+func queueLength(s *redisproc.Server, lock string) int64 {
 	reply, err := s.Do("ZCOUNT", "holdfast:queue:{lock:"+lock+"}", "(0", "+inf")
 	n, ok := reply.(int64)
 	if err != nil || !ok {

@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 )
 
-// typed runs text in a shell, in b.dir, which has ./report.sh and the other scripts of the examples.
-func (b *bench) typed(text string, env ...string) *job {
+// startTyped runs text in a shell, in b.dir, which has ./report.sh and the other scripts of the examples.
+func (b *bench) startTyped(text string, env ...string) *job {
 	b.t.Helper()
 	for _, name := range []string{"report.sh", "deploy.sh", "scheduler.sh"} {
 		text := "#!/bin/sh\necho $0 ran >>ran\n"
@@ -27,7 +27,7 @@ func (b *bench) typed(text string, env ...string) *job {
 		writeProgram(b.t, filepath.Join(b.dir, name), []byte(text))
 	}
 	b.write("holdfast.conf", "ttl = 20s\n")
-	j := b.command(b.t.Context())
+	j := b.newCommand(b.t.Context())
 	j.Path, j.Args = "/bin/sh", []string{"sh", "-c", text}
 	j.Env = append(j.Env, "PATH="+filepath.Dir(b.path)+":"+os.Getenv("PATH"))
 	j.Env = append(j.Env, env...)
@@ -40,15 +40,15 @@ func (b *bench) typed(text string, env ...string) *job {
 // runAndExpect runs text and wants this exit code.
 func (b *bench) runAndExpect(code int, text string, env ...string) string {
 	b.t.Helper()
-	j := b.typed(text, env...)
+	j := b.startTyped(text, env...)
 	if got := j.code(); got != code {
 		b.t.Errorf("%s: exit code %d, want %d:\n%s%s", text, got, code, j.out.String(), j.log.String())
 	}
 	return j.out.String()
 }
 
-// examples returns the examples at the end of a command's help.
-func examples(t *testing.T, command string) []string {
+// commandExamples returns the examples at the end of a command's help.
+func commandExamples(t *testing.T, command string) []string {
 	t.Helper()
 	cmd, _, err := cli.Command().Find([]string{command})
 	if err != nil || cmd.Name() != command || cmd.Example == "" {
@@ -61,14 +61,14 @@ func examples(t *testing.T, command string) []string {
 	return all
 }
 
-// Each example runs with what it needs.
+// The test provides the files and programs that each example needs.
 func TestHelpExamplesWork(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)
 	seen := make(map[string]bool)
 	next := func(command string) (first, second string) {
 		seen[command] = true
-		all := examples(t, command)
+		all := commandExamples(t, command)
 		if len(all) != 2 {
 			t.Fatalf("holdfast %s has the examples %q, want two", command, all)
 		}
@@ -86,7 +86,7 @@ func TestHelpExamplesWork(t *testing.T) {
 		first, second := next(command)
 		for _, example := range []string{first, second} {
 			os.Remove(filepath.Join(b.dir, file))
-			j := b.typed("exec " + example + " >" + file + " 2>&1")
+			j := b.startTyped("exec " + example + " >" + file + " 2>&1")
 			eventually(t.Fatalf, example+" shows "+text, func() bool { return strings.Contains(b.file(file), text) })
 			if err := j.Process.Signal(unix.SIGINT); err != nil {
 				t.Fatal(err)

@@ -22,9 +22,9 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
 )
 
-// stubbornScript is a command of three processes that ignore all signals they can. So it is not enough to kill the
+// termIgnoringScript is a command of three processes that ignore all signals they can. So it is not enough to kill the
 // process that holdfast started.
-const stubbornScript = `trap "" TERM INT HUP; echo $$ >>$0; (trap "" TERM; echo $(exec sh -c 'echo $PPID') >>$0; exec sleep 300) &
+const termIgnoringScript = `trap "" TERM INT HUP; echo $$ >>$0; (trap "" TERM; echo $(exec sh -c 'echo $PPID') >>$0; exec sleep 300) &
 (trap "" TERM; echo $(exec sh -c 'echo $PPID') >>$0; exec sleep 300) & while :; do sleep 300; done`
 
 // shortLeaseFlags has a lease end two seconds after its last renewal, so that a hundred rounds end soon. The
@@ -44,9 +44,9 @@ func TestGuardKillsBeforeNextHolderStarts(t *testing.T) {
 			l := newLedger(t)
 			inParallel(*rounds, 6, func(i int) {
 				id := fmt.Sprint("round", i)
-				victim, dead := b.victim("--splay=0", id)
+				victim, dead := b.startVictim("--splay=0", id)
 				time.Sleep(time.Duration(i%7) * 50 * time.Millisecond) // a different time between two renewals
-				struck := monotonic()
+				struck := monotonicNow()
 				unix.Kill(victim.Process.Pid, blow)
 				began := b.nextHolder(id)
 				l.note(i, struck, min(dead(), began), began)
@@ -68,11 +68,11 @@ func TestKilledRunFreesLockAtOnce(t *testing.T) {
 			var waits []time.Duration
 			for i := range *rounds {
 				pids, id := fmt.Sprint("pids", i), fmt.Sprint("killed", i)
-				holder := b.start("run", "--ttl", "60s", id, "--", "sh", "-c", stubbornScript, pids)
+				holder := b.start("run", "--ttl", "60s", id, "--", "sh", "-c", termIgnoringScript, pids)
 				b.pids(pids, 3, nil)
 				next := b.start("run", "-w", "40s", id, "--", b.clock)
-				eventually(t.Fatalf, "the next one waits", func() bool { return queued(b.servers[nodes-1], id) > 0 })
-				struck := monotonic()
+				eventually(t.Fatalf, "the next one waits", func() bool { return queueLength(b.servers[nodes-1], id) > 0 })
+				struck := monotonicNow()
 				unix.Kill(holder.Process.Pid, unix.SIGKILL)
 				if code := next.code(); code != 0 {
 					t.Fatalf("exit code %d; it said:\n%s\nthe guard said:\n%s", code, next.log.String(), holder.log.String())
@@ -97,14 +97,14 @@ func TestCutOffCommandDiesBeforeLeaseEnds(t *testing.T) {
 	l := newLedger(t)
 	inParallel(*rounds, 6, func(i int) {
 		b := newBench(t, 3)
-		holder, dead := b.victim("--log-format=json", "job")
+		holder, dead := b.startVictim("--log-format=json", "job")
 		time.Sleep(time.Duration(i%7) * 50 * time.Millisecond) // a different time between two renewals
 		for _, s := range b.servers {
 			if err := s.Pause(); err != nil {
 				t.Error(err)
 			}
 		}
-		struck := monotonic()
+		struck := monotonicNow()
 		gone := dead()
 		if code := holder.code(); code != 79 {
 			t.Errorf("round %d: exit code %d, want 79; it said:\n%s", i, code, holder.log.String())
@@ -114,12 +114,12 @@ func TestCutOffCommandDiesBeforeLeaseEnds(t *testing.T) {
 	l.check(*rounds)
 }
 
-// victim starts a family under the lock name. It returns the run, and a function that waits for the family's
-// death. On a busy machine a short lease may be lost before the family is complete; then victim starts again.
-func (b *bench) victim(flag, name string) (*job, func() int64) {
+// startVictim starts a family under the lock name. It returns the run, and a function that waits for the family's
+// death. On a busy machine a short lease may be lost before the family is complete; then startVictim starts again.
+func (b *bench) startVictim(flag, name string) (*job, func() int64) {
 	b.t.Helper()
 	for {
-		args := slices.Concat([]string{"run", "-v", flag}, shortLeaseFlags, []string{name, "--", "sh", "-c", stubbornScript, name})
+		args := slices.Concat([]string{"run", "-v", flag}, shortLeaseFlags, []string{name, "--", "sh", "-c", termIgnoringScript, name})
 		run := b.start(args...)
 		ended := make(chan struct{})
 		go func() { defer close(ended); run.Wait() }()
@@ -147,7 +147,7 @@ func endOfTTL(t *testing.T, log string) int64 {
 		}
 	}
 	drift := shortTTL/100 + 2*time.Millisecond
-	return monotonic() + int64(time.Until(until.Add(drift)))
+	return monotonicNow() + int64(time.Until(until.Add(drift)))
 }
 
 // nextHolder waits for the lock and returns the time when its command started. That command fails if a process
@@ -230,7 +230,7 @@ func TestHelperStartsBeforeBackendClients(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for argument, want := range map[string]bool{"--version": true, proc.Guard: false, proc.Gate: false} {
+	for argument, want := range map[string]bool{"--version": true, proc.GuardName: false, proc.GateName: false} {
 		cmd := exec.Command(filepath.Join(programs, "holdfast"), argument, "text")
 		cmd.Env = append(os.Environ(), "GODEBUG=inittrace=1")
 		trace, _ := cmd.CombinedOutput() // an unopened gate fails

@@ -81,8 +81,8 @@ func newBench(t *testing.T, nodes int) *bench {
 	return b
 }
 
-// command returns a job that runs holdfast with args. The job is killed when the test ends.
-func (b *bench) command(ctx context.Context, args ...string) *job {
+// newCommand returns a job that runs holdfast with args. The job is killed when the test ends.
+func (b *bench) newCommand(ctx context.Context, args ...string) *job {
 	cmd := exec.CommandContext(ctx, b.path, args...)
 	cmd.Env = append(os.Environ(), "HOLDFAST_BACKEND="+b.backend)
 	cmd.Dir = b.dir
@@ -95,7 +95,7 @@ func (b *bench) command(ctx context.Context, args ...string) *job {
 // start starts holdfast with args.
 func (b *bench) start(args ...string) *job {
 	b.t.Helper()
-	j := b.command(b.t.Context(), args...)
+	j := b.newCommand(b.t.Context(), args...)
 	if err := j.Start(); err != nil {
 		b.t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func awaitDeaths(t *testing.T, pids []int) func() int64 {
 	for _, pid := range pids {
 		fd, err := unix.PidfdOpen(pid, 0)
 		if errors.Is(err, unix.ESRCH) { // it has ended already
-			last <- monotonic()
+			last <- monotonicNow()
 			continue
 		}
 		if err != nil {
@@ -199,7 +199,7 @@ func awaitDeaths(t *testing.T, pids []int) func() int64 {
 					break
 				}
 			}
-			last <- monotonic()
+			last <- monotonicNow()
 		}()
 	}
 	return func() int64 {

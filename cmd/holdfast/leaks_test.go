@@ -50,7 +50,7 @@ func TestLeaksSearchDelaysNoClient(t *testing.T) {
 	for sweep := range sweeps {
 		do("SLOWLOG", "RESET")
 		do("CONFIG", "RESETSTAT")
-		b.sweep(50_000)
+		b.findLeaks(50_000)
 		now := slowCommands(do("SLOWLOG", "GET", "-1"))
 		stats := do("INFO", "commandstats").(string)
 		_, stats, _ = strings.Cut(stats, "cmdstat_scan:")
@@ -68,8 +68,8 @@ func TestLeaksSearchDelaysNoClient(t *testing.T) {
 	t.Errorf("these hold up the server for more than %d µs, each time: %v", slow, again)
 }
 
-// sweep finds the planted leaks, with at most so many kB of memory.
-func (b *bench) sweep(most int64) {
+// findLeaks finds the planted leaks, with at most so many kB of memory.
+func (b *bench) findLeaks(most int64) {
 	b.t.Helper()
 	j := b.start("leaks", "-o", "json")
 	var used int64

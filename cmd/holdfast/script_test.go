@@ -32,21 +32,21 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/zkproc"
 )
 
-// patience bounds the wait for an expected event.
-func patience() time.Duration { return pace.Scale(90 * time.Second) }
+// maxWait bounds the wait for an expected event.
+func maxWait() time.Duration { return pace.Scale(90 * time.Second) }
 
 func TestMain(m *testing.M) {
-	testscript.Main(cleaning{m}, map[string]func(){"holdfast": paced, "launch": launch, "tick": tick})
+	testscript.Main(cleaningMain{m}, map[string]func(){"holdfast": runPaced, "launch": launchJob, "tick": writeTicks})
 }
 
-// paced runs the command at the pace of the tests.
-func paced() {
+// runPaced runs the command at the pace of the tests.
+func runPaced() {
 	tempo.Adopt()
 	main()
 }
 
-// monotonic returns CLOCK_MONOTONIC in ns, which all processes of a machine share.
-func monotonic() int64 {
+// monotonicNow returns CLOCK_MONOTONIC in ns, which all processes of a machine share.
+func monotonicNow() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
 		panic(err)
@@ -54,11 +54,11 @@ func monotonic() int64 {
 	return ts.Nano()
 }
 
-// cleaning removes what the tests have built, once they are over.
-type cleaning struct{ *testing.M }
+// cleaningMain removes what the tests have built, once they are over.
+type cleaningMain struct{ *testing.M }
 
 // Run implements testscript.TestingM.
-func (m cleaning) Run() int {
+func (m cleaningMain) Run() int {
 	flag.Parse()
 	flag.Set("test.parallel", "6") // more than processors, because most tests wait
 	if testing.Short() {
@@ -74,13 +74,13 @@ func (m cleaning) Run() int {
 	return leaktest.Run(m.M)
 }
 
-// launch runs holdfast as a job of its own, as an interactive shell does:
+// launchJob runs holdfast as a job of its own, as an interactive shell does:
 //
 //	launch NAME ARGS...
 //
 // It leaves NAME.pid, NAME.out, NAME.log and, in the end, NAME.code. The
 // group is not orphaned, so it can be stopped.
-func launch() {
+func launchJob() {
 	name := os.Args[1]
 	cmd := exec.Command("holdfast", os.Args[2:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -105,13 +105,13 @@ func launch() {
 	note(".code", status.ExitStatus())
 }
 
-// tick writes NAME.child, its process id, and a line into NAME.tick again and again:
+// writeTicks writes NAME.child, its process id, and a line into NAME.tick again and again:
 //
 //	tick NAME
 //
 // It starts no process, as a loop of a shell would: a child that is stopped between vfork and exec
 // leaves the shell waiting where no signal can stop it.
-func tick() {
+func writeTicks() {
 	name := os.Args[1]
 	ticks, err := os.Create(name + ".tick")
 	if err == nil {
@@ -154,7 +154,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"redis": redisCommand, "postgres": postgresCmd, "mariadb": mariadbCmd, "etcd": etcdCmd, "zk": zkCmd,
-			"exits": exits, "await": await, "ended": ended, "send": send, "gone": goneCmd,
+			"exits": cmdExits, "await": cmdAwait, "ended": cmdEnded, "send": cmdSend, "gone": cmdGone,
 		},
 		Condition: func(name string) (bool, error) {
 			if name != "mounts" { // mounts: this user may mount in its own namespace
@@ -243,11 +243,11 @@ func redisCommand(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	switch args[0] {
 	case "up":
-		s.up(ts, args[1:])
+		s.startServers(ts, args[1:])
 	case "empty":
-		s.empty(ts)
+		s.checkEmpty(ts)
 	case "held":
-		s.held(ts, args[1])
+		s.awaitHeld(ts, args[1])
 	case "do":
 		i, err := strconv.Atoi(args[1])
 		ts.Check(err)
@@ -269,7 +269,7 @@ func redisCommand(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-func (s *servers) up(ts *testscript.TestScript, args []string) {
+func (s *servers) startServers(ts *testscript.TestScript, args []string) {
 	n, err := strconv.Atoi(args[0])
 	ts.Check(err)
 	opts := &redisproc.Options{}
@@ -292,8 +292,8 @@ func (s *servers) up(ts *testscript.TestScript, args []string) {
 	ts.Setenv("HOLDFAST_BACKEND", url)
 }
 
-// empty fails if a lock or a queue is left. The token counter and the cards of clients are meant to stay.
-func (s *servers) empty(ts *testscript.TestScript) {
+// checkEmpty fails if a lock or a queue is left. The token counter and the cards of clients are meant to stay.
+func (s *servers) checkEmpty(ts *testscript.TestScript) {
 	for _, server := range s.all {
 		keys, err := server.Do("KEYS", "*")
 		if err != nil {
@@ -316,7 +316,7 @@ func (s *servers) empty(ts *testscript.TestScript) {
 	}
 }
 
-func (s *servers) held(ts *testscript.TestScript, name string) {
+func (s *servers) awaitHeld(ts *testscript.TestScript, name string) {
 	eventually(ts.Fatalf, name+" is held", func() bool {
 		reply, err := s.all[0].Do("EXISTS", "lock:"+name)
 		return err == nil && reply == int64(1)
@@ -325,7 +325,7 @@ func (s *servers) held(ts *testscript.TestScript, name string) {
 
 // eventually waits until is returns true.
 func eventually(fatal func(string, ...any), what string, is func() bool) {
-	eventuallyWithin(fatal, patience(), what, is)
+	eventuallyWithin(fatal, maxWait(), what, is)
 }
 
 func eventuallyWithin(fatal func(string, ...any), limit time.Duration, what string, is func() bool) {
@@ -337,7 +337,7 @@ func eventuallyWithin(fatal func(string, ...any), limit time.Duration, what stri
 	}
 }
 
-func exits(ts *testscript.TestScript, neg bool, args []string) {
+func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) < 2 || neg {
 		ts.Fatalf("usage: exits CODE COMMAND [ARGUMENT...]")
 	}
@@ -355,7 +355,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-func await(ts *testscript.TestScript, neg bool, args []string) {
+func cmdAwait(ts *testscript.TestScript, neg bool, args []string) {
 	path, text := ts.MkAbs(args[0]), strings.Join(args[1:], " ")
 	var got []byte
 	fatal := func(format string, args ...any) { ts.Fatalf(format+"; it has:\n%s", append(args, got)...) }
@@ -365,22 +365,22 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	})
 }
 
-func ended(ts *testscript.TestScript, neg bool, args []string) {
+func cmdEnded(ts *testscript.TestScript, neg bool, args []string) {
 	file := args[0] + ".code"
-	await(ts, false, []string{file, "\n"})
+	cmdAwait(ts, false, []string{file, "\n"})
 	if got := strings.TrimSpace(ts.ReadFile(file)); got != args[1] {
 		ts.Fatalf("exit code %s, want %s; it said:\n%s", got, args[1], ts.ReadFile(args[0]+".log"))
 	}
 }
 
-// signals has the signals that the scripts send.
-var signals = map[string]syscall.Signal{
+// signalsByName has the signals that the scripts send.
+var signalsByName = map[string]syscall.Signal{
 	"INT": unix.SIGINT, "TERM": unix.SIGTERM, "HUP": unix.SIGHUP, "QUIT": unix.SIGQUIT, "KILL": unix.SIGKILL, "STOP": unix.SIGSTOP,
 	"CONT": unix.SIGCONT, "USR1": unix.SIGUSR1, "USR2": unix.SIGUSR2, "WINCH": unix.SIGWINCH, "TSTP": unix.SIGTSTP,
 }
 
-func send(ts *testscript.TestScript, neg bool, args []string) {
-	sig, ok := signals[args[0]]
+func cmdSend(ts *testscript.TestScript, neg bool, args []string) {
+	sig, ok := signalsByName[args[0]]
 	if !ok {
 		ts.Fatalf("no signal %q", args[0])
 	}
@@ -389,7 +389,7 @@ func send(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-func goneCmd(ts *testscript.TestScript, neg bool, args []string) {
+func cmdGone(ts *testscript.TestScript, neg bool, args []string) {
 	for _, pid := range pids(ts, args[0]) {
 		if neg {
 			if !alive(pid) {
@@ -402,7 +402,7 @@ func goneCmd(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func pids(ts *testscript.TestScript, file string) []int {
-	await(ts, false, []string{file, "\n"})
+	cmdAwait(ts, false, []string{file, "\n"})
 	var all []int
 	for field := range strings.FieldsSeq(ts.ReadFile(file)) {
 		pid, err := strconv.Atoi(field)

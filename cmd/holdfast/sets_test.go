@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/sharding"
 )
 
-// program returns a client of a program with sets of its own, by the addresses of their servers.
-func (b *bench) program(sets map[string]string) (*holdfast.Client, *sharding.Driver) {
+// newProgram returns a client of a program with sets of its own, by the addresses of their servers.
+func (b *bench) newProgram(sets map[string]string) (*holdfast.Client, *sharding.Driver) {
 	b.t.Helper()
 	var all []sharding.Set
 	for name, addr := range sets {
@@ -37,8 +37,8 @@ func (b *bench) program(sets map[string]string) (*holdfast.Client, *sharding.Dri
 	return c, d
 }
 
-// prints runs holdfast and checks its exit code and output.
-func (b *bench) prints(code int, text string, args ...string) {
+// checkPrints runs holdfast and checks its exit code and output.
+func (b *bench) checkPrints(code int, text string, args ...string) {
 	b.t.Helper()
 	j := b.start(args...)
 	if got := j.code(); got != code || !strings.Contains(j.out.String()+j.log.String(), text) {
@@ -60,7 +60,7 @@ func TestCommandFindsShardOfName(t *testing.T) {
 	b := newBench(t, 2)
 	first, second := b.servers[0].Addr(), b.servers[1].Addr()
 	b.backend = fmt.Sprintf("a=redis://%[1]s?timeout=%[3]v b=redis://%[2]s?timeout=%[3]v", first, second, pace.Scale(5*time.Second))
-	client, d := b.program(map[string]string{"a": first, "b": second})
+	client, d := b.newProgram(map[string]string{"a": first, "b": second})
 	for i, home := range []string{"a", "b"} {
 		name := nameIn(d, home)
 		acquire := func() *holdfast.Lease {
@@ -75,9 +75,9 @@ func TestCommandFindsShardOfName(t *testing.T) {
 		if n, err := b.servers[i].Do("EXISTS", "lock:"+name); n != int64(1) {
 			t.Errorf("%s is not in set %s: %v, %v", name, home, n, err)
 		}
-		b.prints(0, "held", "show", name)
-		b.prints(0, name, "ls")
-		b.prints(75, "is held", "run", "-n", name, "--", "true")
+		b.checkPrints(0, "held", "show", name)
+		b.checkPrints(0, name, "ls")
+		b.checkPrints(75, "is held", "run", "-n", name, "--", "true")
 		waiter := b.start("run", name, "--", "true")
 		eventually(t.Fatalf, "the command waits", func() bool {
 			st, err := client.Inspect(t.Context(), name)
@@ -90,17 +90,17 @@ func TestCommandFindsShardOfName(t *testing.T) {
 			t.Errorf("the command that waited: exit code %d:\n%s", code, waiter.log.String())
 		}
 		lease = acquire()
-		b.prints(0, "", "force-release", name, "--token", fmt.Sprint(lease.Token()), "--reason", "test", "--yes")
+		b.checkPrints(0, "", "force-release", name, "--token", fmt.Sprint(lease.Token()), "--reason", "test", "--yes")
 		<-lease.Context().Done()
 	}
 	for set, addr := range map[string]string{"a": first, "b": second} { // as JSON: the table merges rows if both sets are alike
-		b.prints(0, fmt.Sprintf(`"node": "%s/%s"`, set, addr), "doctor", "-o", "json", "--ignore", "persistence,tls,rights,memory")
+		b.checkPrints(0, fmt.Sprintf(`"node": "%s/%s"`, set, addr), "doctor", "-o", "json", "--ignore", "persistence,tls,rights,memory")
 	}
 
 	b.servers[1].Kill() // only its names become unavailable
-	b.prints(0, "", "run", "-n", nameIn(d, "a"), "--", "true")
-	b.prints(69, "set b", "run", "-n", nameIn(d, "b"), "--", "true")
-	b.prints(1, "b/"+second, "doctor")
+	b.checkPrints(0, "", "run", "-n", nameIn(d, "a"), "--", "true")
+	b.checkPrints(69, "set b", "run", "-n", nameIn(d, "b"), "--", "true")
+	b.checkPrints(1, "b/"+second, "doctor")
 }
 
 func TestMalformedSetsAreRejected(t *testing.T) {
@@ -121,8 +121,8 @@ func TestMalformedSetsAreRejected(t *testing.T) {
 		{"a=postgres://h/d b=postgres://i/d", "one set at a time", "migrate"},
 	} {
 		b.backend = refused.backend
-		b.prints(64, refused.mend, refused.command)
+		b.checkPrints(64, refused.mend, refused.command)
 	}
 	b.backend = "a=redis://" + one + " b=redlock://h,i,j?maxttl=20s" // bounds the TTL, also of names in the other set
-	b.prints(64, "20s at most", "acquire", "k", "--ttl", "30s")
+	b.checkPrints(64, "20s at most", "acquire", "k", "--ttl", "30s")
 }

@@ -21,8 +21,8 @@ type screen struct {
 	text string
 }
 
-// open runs a program on its own terminal.
-func (b *bench) open(args ...string) (*screen, *exec.Cmd) {
+// startOnTerminal runs a program on its own terminal.
+func (b *bench) startOnTerminal(args ...string) (*screen, *exec.Cmd) {
 	b.t.Helper()
 	cmd := exec.CommandContext(b.t.Context(), args[0], args[1:]...)
 	cmd.Dir = b.dir
@@ -38,10 +38,10 @@ func (b *bench) open(args ...string) (*screen, *exec.Cmd) {
 	return s, cmd
 }
 
-// shell starts an interactive shell and waits until it is ready for a command.
-func (b *bench) shell() *screen {
+// startShell starts an interactive shell and waits until it is ready for a command.
+func (b *bench) startShell() *screen {
 	b.t.Helper()
-	s, _ := b.open("sh", "-i")
+	s, _ := b.startOnTerminal("sh", "-i")
 	s.expect("ready> ")
 	return s
 }
@@ -94,7 +94,7 @@ const (
 func TestInteractiveShellWorksUnderLock(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)
-	s, cmd := b.open(b.path, "run", "job", "--", "sh", "-i")
+	s, cmd := b.startOnTerminal(b.path, "run", "job", "--", "sh", "-i")
 	s.expect("ready> ")
 	s.show("echo in$((1+1))side $HOLDFAST_LOCK_NAME\n")
 	s.expect("in2side job")
@@ -112,7 +112,7 @@ func TestInteractiveShellWorksUnderLock(t *testing.T) {
 
 func TestInterruptEndsCommandAndFreesLock(t *testing.T) {
 	t.Parallel()
-	s := newBench(t, 1).shell()
+	s := newBench(t, 1).startShell()
 	s.show(`"$holdfast" run job -- sh -c 'echo started; exec sleep 100'` + "\n")
 	s.expect("started\r\n")
 	s.show(ctrlC)
@@ -130,7 +130,7 @@ func TestCtrlCEndsOuterScript(t *testing.T) {
 	b.write("script", `"$holdfast" run job -- sh -c 'echo started; exec sleep 100'
 echo on >went-on
 `)
-	s := b.shell()
+	s := b.startShell()
 	s.show("sh script\n")
 	s.expect("started\r\n")
 	s.show(ctrlC)
@@ -144,7 +144,7 @@ echo on >went-on
 
 func TestSuspendedCommandContinuesInForeground(t *testing.T) {
 	t.Parallel()
-	s := newBench(t, 1).shell()
+	s := newBench(t, 1).startShell()
 	s.show(`"$holdfast" run --ttl 20s job -- sh -c 'echo started; read line; echo "got $line"; read line; exit 5'` + "\n")
 	s.expect("started\r\n")
 	s.show(ctrlZ)
@@ -166,7 +166,7 @@ func TestSuspendedCommandContinuesInForeground(t *testing.T) {
 // A filter behind holdfast reads from the terminal, which only the foreground group may.
 func TestPagerBehindPipeKeepsTerminal(t *testing.T) {
 	t.Parallel()
-	s := newBench(t, 1).shell()
+	s := newBench(t, 1).startShell()
 	s.show(`"$holdfast" run job -- sh -c 'echo page; sleep 0.3' | sh -c 'read page; echo "showing $page"; read key </dev/tty; echo "key $key"'` + "\n")
 	s.expect("showing page\r\n")
 	s.show("q\n")
@@ -176,7 +176,7 @@ func TestPagerBehindPipeKeepsTerminal(t *testing.T) {
 // A command behind a pipe reads from the terminal itself.
 func TestCommandGetsTerminalOnRequest(t *testing.T) {
 	t.Parallel()
-	s := newBench(t, 1).shell()
+	s := newBench(t, 1).startShell()
 	s.show(`echo text | "$holdfast" run job -- sh -c 'cat; echo asking; read key </dev/tty; echo "key $key"'` + "\n")
 	s.expect("asking\r\n")
 	s.show("y\n")
@@ -185,7 +185,7 @@ func TestCommandGetsTerminalOnRequest(t *testing.T) {
 }
 
 // On a terminal; any other answer deletes nothing.
-func TestLeaksAreDeletedOnlyAfterYes(t *testing.T) {
+func TestLeaksAreDeletedOnlyAfterConfirmation(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)
 	there := func() bool {
@@ -201,7 +201,7 @@ func TestLeaksAreDeletedOnlyAfterYes(t *testing.T) {
 		code   int
 		left   bool
 	}{{"no\n", 64, true}, {ctrlC, 130, true}, {"yes\n", 0, false}} {
-		s, cmd := b.open(b.path, "leaks", "--fix")
+		s, cmd := b.startOnTerminal(b.path, "leaks", "--fix")
 		s.expect("[#")
 		s.expect("lock:theirs: a lock of another library")
 		s.expect("To delete 1 of them, whose holders have to be dead, type yes: ")

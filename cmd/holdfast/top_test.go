@@ -30,8 +30,8 @@ type display struct {
 	raw strings.Builder
 }
 
-// display runs holdfast on a terminal of that size.
-func (b *bench) display(columns, lines int, env []string, args ...string) (*display, *exec.Cmd) {
+// startDisplay runs holdfast on a terminal of that size.
+func (b *bench) startDisplay(columns, lines int, env []string, args ...string) (*display, *exec.Cmd) {
 	b.t.Helper()
 	cmd := exec.CommandContext(b.t.Context(), b.path, args...)
 	cmd.Dir = b.dir
@@ -71,10 +71,10 @@ func (d *display) press(keys string) {
 	}
 }
 
-// shows waits until the screen shows all of the texts at once.
-func (d *display) shows(texts ...string) {
+// awaitTexts waits until the screen shows all of the texts at once.
+func (d *display) awaitTexts(texts ...string) {
 	d.t.Helper()
-	d.until(fmt.Sprintf("the screen shows %q", texts), func(screen string) bool {
+	d.awaitScreen(fmt.Sprintf("the screen shows %q", texts), func(screen string) bool {
 		for _, text := range texts {
 			if !strings.Contains(screen, text) {
 				return false
@@ -84,7 +84,7 @@ func (d *display) shows(texts ...string) {
 	})
 }
 
-func (d *display) until(what string, is func(screen string) bool) {
+func (d *display) awaitScreen(what string, is func(screen string) bool) {
 	d.t.Helper()
 	fatal := func(format string, args ...any) {
 		d.t.Helper()
@@ -106,13 +106,13 @@ func (d *display) line(text string) string {
 func TestTopShowsChanges(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 3)
-	b.holds("billing/7", "--note", "month end")
-	d, cmd := b.display(80, 24, nil, "top")
-	d.shows("all well", "LOCK", "billing/7", "held", "month end", "1 lock  1 held")
-	b.holds("import")
-	d.shows("billing/7", "import", "2 locks  2 held")
-	b.frees("import")
-	d.until("import has gone", func(screen string) bool { return !strings.Contains(screen, "import") })
+	b.holdLock("billing/7", "--note", "month end")
+	d, cmd := b.startDisplay(80, 24, nil, "top")
+	d.awaitTexts("all well", "LOCK", "billing/7", "held", "month end", "1 lock  1 held")
+	b.holdLock("import")
+	d.awaitTexts("billing/7", "import", "2 locks  2 held")
+	b.freeLock("import")
+	d.awaitScreen("import has gone", func(screen string) bool { return !strings.Contains(screen, "import") })
 	d.press("q")
 	if code := wait(cmd); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
@@ -123,76 +123,76 @@ func TestTopFiltersAndSorts(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)
 	for _, name := range []string{"apples", "pears", "plums"} {
-		b.holds(name)
+		b.holdLock(name)
 	}
-	d, _ := b.display(100, 24, nil, "top", "--sort", "name")
-	d.shows("apples", "pears", "plums", "3 locks")
+	d, _ := b.startDisplay(100, 24, nil, "top", "--sort", "name")
+	d.awaitTexts("apples", "pears", "plums", "3 locks")
 	d.press("/PEA")
-	d.until("pears alone is left", func(s string) bool {
+	d.awaitScreen("pears alone is left", func(s string) bool {
 		return strings.Contains(s, "pears") && !strings.Contains(s, "apples") && !strings.Contains(s, "plums")
 	})
 	d.press("\r")
-	d.shows(`1 match "PEA"`)
+	d.awaitTexts(`1 match "PEA"`)
 	d.press("s")
-	d.shows("s sort: holder")
+	d.awaitTexts("s sort: holder")
 	d.press("\x1b")
-	d.shows("apples", "pears", "plums")
+	d.awaitTexts("apples", "pears", "plums")
 }
 
 func TestTopShowsVotesAndQueue(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 3)
-	b.holds("job", "--note", "the first")
+	b.holdLock("job", "--note", "the first")
 	waiter := b.start("run", "--note", "the second", "job", "--", "true")
-	d, _ := b.display(120, 40, nil, "top")
-	d.shows("job", "held")
+	d, _ := b.startDisplay(120, 40, nil, "top")
+	d.awaitTexts("job", "held")
 	d.press("\r")
-	d.shows("LOCK job", "the first", " 1. ", "the second", "NODE", "VOTE", "OWNER")
+	d.awaitTexts("LOCK job", "the first", " 1. ", "the second", "NODE", "VOTE", "OWNER")
 	for _, s := range b.servers {
 		if line := d.line(s.Addr() + " "); line == "" {
 			t.Errorf("no node %s", s.Addr())
 		}
 	}
-	d.until("three nodes vote for the holder", func(s string) bool { return strings.Count(s, " holder  ") >= 3 })
+	d.awaitScreen("three nodes vote for the holder", func(s string) bool { return strings.Count(s, " holder  ") >= 3 })
 	if _, err := b.servers[0].Do("DEL", "lock:job"); err != nil {
 		t.Fatal(err)
 	}
-	d.shows("at risk", "only 2 of 3 nodes have it", " nobody  ")
+	d.awaitTexts("at risk", "only 2 of 3 nodes have it", " nobody  ")
 	d.press("\x1b")
-	b.frees("job")
+	b.freeLock("job")
 	if code := waiter.code(); code != 0 {
 		t.Errorf("the waiter ended with %d", code)
 	}
-	d.shows("LOCK  ")
+	d.awaitTexts("LOCK  ")
 }
 
 func TestTopForceReleasesAfterQuestions(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 3)
-	b.holds("job")
-	d, cmd := b.display(80, 24, nil, "top")
-	d.shows("job", "held")
+	b.holdLock("job")
+	d, cmd := b.startDisplay(80, 24, nil, "top")
+	d.awaitTexts("job", "held")
 	d.press("F")
-	d.shows("Why is it taken away?", "lease")
+	d.awaitTexts("Why is it taken away?", "lease")
 	d.press("the host is gone\r")
-	d.shows("type its name:", "reason: the host is gone")
+	d.awaitTexts("type its name:", "reason: the host is gone")
 	d.press("jab\r")
-	d.shows("nothing was done", "held")
+	d.awaitTexts("nothing was done", "held")
 	d.press("F")
-	d.shows("Why is it taken away?")
+	d.awaitTexts("Why is it taken away?")
 	d.press("the host is gone\r")
-	d.shows("type its name:")
+	d.awaitTexts("type its name:")
 	d.press("job\r")
-	d.shows("was taken from")
-	if code := b.command(t.Context(), "show", "-e", "job").exit(); code != 1 {
+	d.awaitTexts("was taken from")
+	if code := b.newCommand(t.Context(), "show", "-e", "job").exit(); code != 1 {
 		t.Errorf("show -e: %d, want 1", code)
 	}
 	d.press("q")
 	if code := wait(cmd); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	d.until("the record is printed", func(string) bool {
-		return strings.Contains(d.drawn(), `"action": "force-release"`) && strings.Contains(d.drawn(), `"reason": "the host is gone"`)
+	d.awaitScreen("the record is printed", func(string) bool {
+		return strings.Contains(d.output(), `"action": "force-release"`) && strings.Contains(d.output(), `"reason": "the host is gone"`)
 	})
 }
 
@@ -200,15 +200,15 @@ func TestTopShowsPartialOutage(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 3)
 	b.backend += "&maxttl=1h"
-	b.holds("job", "--ttl", "1h") // long enough for a slow machine
-	d, _ := b.display(100, 24, nil, "top")
-	d.shows("all well", "job")
+	b.holdLock("job", "--ttl", "1h") // long enough for a slow machine
+	d, _ := b.startDisplay(100, 24, nil, "top")
+	d.awaitTexts("all well", "job")
 	b.servers[2].Kill()
-	d.shows("DEGRADED: 1 of 3 nodes do not vote", "DOWN", "job", "held")
+	d.awaitTexts("DEGRADED: 1 of 3 nodes do not vote", "DOWN", "job", "held")
 	b.servers[1].Kill()
-	d.shows("NO MAJORITY: 2 of 3 nodes do not vote", "job", "unknown")
-	again, _ := b.display(100, 24, nil, "top") // top also starts during an outage
-	again.shows("NO MAJORITY", "job", "unknown")
+	d.awaitTexts("NO MAJORITY: 2 of 3 nodes do not vote", "job", "unknown")
+	again, _ := b.startDisplay(100, 24, nil, "top") // top also starts during an outage
+	again.awaitTexts("NO MAJORITY", "job", "unknown")
 }
 
 // Also a service without nodes that vote.
@@ -223,24 +223,24 @@ func TestTopShowsOtherServices(t *testing.T) {
 			b := newBench(t, 1)
 			b.backend = start(t)
 			if name == "postgres" {
-				if out, err := b.command(t.Context(), "migrate").run(); err != nil {
+				if out, err := b.newCommand(t.Context(), "migrate").run(); err != nil {
 					t.Fatalf("%v\n%s", err, out)
 				}
 			}
-			b.holds("job", "--note", "the first")
+			b.holdLock("job", "--note", "the first")
 			waiter := b.start("run", "--note", "the second", "job", "--", "true")
-			d, _ := b.display(140, 30, nil, "top")
-			d.shows("all well", "job", "held", "the first", "1 waiting")
+			d, _ := b.startDisplay(140, 30, nil, "top")
+			d.awaitTexts("all well", "job", "held", "the first", "1 waiting")
 			d.press("\r")
 			if name == "postgres" {
-				d.shows("LOCK job", "owner", "who they are is not known", "NODE")
+				d.awaitTexts("LOCK job", "owner", "who they are is not known", "NODE")
 			} else {
-				d.shows("LOCK job", "owner", " 1. ", "the second", "NODE")
+				d.awaitTexts("LOCK job", "owner", " 1. ", "the second", "NODE")
 			}
 			d.press("\x1b")
-			b.frees("job")
+			b.freeLock("job")
 			waiter.code()
-			d.until("job has gone", func(s string) bool { return strings.Contains(s, "0 held") })
+			d.awaitScreen("job has gone", func(s string) bool { return strings.Contains(s, "0 held") })
 		})
 	}
 }
@@ -293,17 +293,17 @@ func TestTopStaysLiveWithTenThousandLocks(t *testing.T) {
 	})
 	t.Cleanup(churning.Wait)
 	t.Cleanup(func() { close(stop) })
-	d, cmd := b.display(80, 24, nil, "top")
-	d.shows("10000 locks  10000 held")
-	d.until("hand-overs are seen", func(s string) bool { return !strings.Contains(s, " 0.0 hand-overs/s") })
+	d, cmd := b.startDisplay(80, 24, nil, "top")
+	d.awaitTexts("10000 locks  10000 held")
+	d.awaitScreen("hand-overs are seen", func(s string) bool { return !strings.Contains(s, " 0.0 hand-overs/s") })
 	d.press("G")
-	d.shows("n09999")
+	d.awaitTexts("n09999")
 	d.press("/n07777")
-	d.shows("n07777", "filter: n07777")
-	d.until("the others are gone", func(s string) bool { return !strings.Contains(s, "n09999") })
+	d.awaitTexts("n07777", "filter: n07777")
+	d.awaitScreen("the others are gone", func(s string) bool { return !strings.Contains(s, "n09999") })
 	must("SET", "lock:n07777", "somebody", "PX", "600000")
 	d.press("\r\r")
-	d.shows("LOCK n07777", "somebody")
+	d.awaitTexts("LOCK n07777", "somebody")
 	if peak := residentPeak(t, cmd.Process.Pid); peak > 200<<20 {
 		t.Errorf("%d MB of memory", peak>>20)
 	}
@@ -333,21 +333,21 @@ func TestTopWithoutColoursPrintsNone(t *testing.T) {
 	if _, err := b.servers[0].Do("SET", "lock:for-ever", "x"); err != nil {
 		t.Fatal(err)
 	}
-	coloured, _ := b.display(80, 24, nil, "top")
-	plain, _ := b.display(80, 24, []string{"NO_COLOR=1"}, "top")
+	coloured, _ := b.startDisplay(80, 24, nil, "top")
+	plain, _ := b.startDisplay(80, 24, []string{"NO_COLOR=1"}, "top")
 	for _, d := range []*display{coloured, plain} {
-		d.shows("no end", "1 lock to look at")
+		d.awaitTexts("no end", "1 lock to look at")
 	}
-	if got := coloured.drawn(); !strings.Contains(got, "[33m") {
+	if got := coloured.output(); !strings.Contains(got, "[33m") {
 		t.Errorf("no colour: %q", got)
 	}
-	if got := plain.drawn(); strings.Contains(got, "[33m") || strings.Contains(got, "[31m") || strings.Contains(got, ";31m") {
+	if got := plain.output(); strings.Contains(got, "[33m") || strings.Contains(got, "[31m") || strings.Contains(got, ";31m") {
 		t.Errorf("a colour: %q", got)
 	}
 }
 
-// drawn returns all that was written to the terminal.
-func (d *display) drawn() string {
+// output returns all that was written to the terminal.
+func (d *display) output() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.raw.String()
@@ -356,13 +356,13 @@ func (d *display) drawn() string {
 func TestTopFollowsTerminalSize(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)
-	b.holds("a-lock-with-a-name-of-quite-some-length")
-	d, _ := b.display(30, 24, nil, "top")
-	d.shows("30x24 is too small")
+	b.holdLock("a-lock-with-a-name-of-quite-some-length")
+	d, _ := b.startDisplay(30, 24, nil, "top")
+	d.awaitTexts("30x24 is too small")
 	d.resize(80, 24)
-	d.shows("a-lock-with-a-name")
+	d.awaitTexts("a-lock-with-a-name")
 	d.resize(160, 30)
-	d.shows("a-lock-with-a-name-of-quite-some-length", "NOTE", "TOKEN")
+	d.awaitTexts("a-lock-with-a-name-of-quite-some-length", "NOTE", "TOKEN")
 }
 
 func (d *display) resize(columns, lines int) {
@@ -376,29 +376,29 @@ func (d *display) resize(columns, lines int) {
 func TestSignalEndsTopAndRestoresTerminal(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)
-	d, cmd := b.display(80, 24, nil, "top")
-	d.shows("no locks")
+	d, cmd := b.startDisplay(80, 24, nil, "top")
+	d.awaitTexts("no locks")
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	if code := wait(cmd); code != 128+int(syscall.SIGTERM) {
 		t.Errorf("exit code %d, want %d", code, 128+int(syscall.SIGTERM))
 	}
-	d.until("the other screen is left", func(string) bool { return strings.Contains(d.drawn(), "\x1b[?1049l") })
+	d.awaitScreen("the other screen is left", func(string) bool { return strings.Contains(d.output(), "\x1b[?1049l") })
 }
 
-// holds makes a lock held until frees releases it.
-func (b *bench) holds(name string, args ...string) {
+// holdLock makes a lock held until freeLock releases it.
+func (b *bench) holdLock(name string, args ...string) {
 	b.t.Helper()
 	args = append([]string{"acquire", "--ttl", "60s", "--file", strings.ReplaceAll(name, "/", "_"), name}, args...)
-	if out, err := b.command(b.t.Context(), args...).run(); err != nil {
+	if out, err := b.newCommand(b.t.Context(), args...).run(); err != nil {
 		b.t.Fatalf("%v\n%s", err, out)
 	}
 }
 
-func (b *bench) frees(name string) {
+func (b *bench) freeLock(name string) {
 	b.t.Helper()
-	if out, err := b.command(b.t.Context(), "release", "--file", strings.ReplaceAll(name, "/", "_")).run(); err != nil {
+	if out, err := b.newCommand(b.t.Context(), "release", "--file", strings.ReplaceAll(name, "/", "_")).run(); err != nil {
 		b.t.Fatalf("%v\n%s", err, out)
 	}
 }

@@ -40,7 +40,7 @@ func TestSudoInScriptIsReportedEarly(t *testing.T) {
 		}
 	}
 	b.path = own
-	j := b.command(t.Context(), "run", "-q", "--ttl", "5s", "job", "--", "sh", "-c",
+	j := b.newCommand(t.Context(), "run", "-q", "--ttl", "5s", "job", "--", "sh", "-c",
 		sudo+` --reuid 0 --regid 0 --clear-groups sh -c 'echo $$; exec sleep 60'; echo over`)
 	j.SysProcAttr.Credential = &syscall.Credential{Uid: 4711, Gid: 4711}
 	read, write, err := os.Pipe()

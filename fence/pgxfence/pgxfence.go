@@ -83,7 +83,7 @@ func (f *Fence) Schema() string { return f.table.Create }
 // Create creates the table unless it exists. Several programs may call it at once; the table exists when
 // Create returns. Inside a transaction the second of two concurrent calls may fail.
 func (f *Fence) Create(ctx context.Context, q Querier) error {
-	return f.table.Make(ctx, querier{q})
+	return f.table.CreateTable(ctx, querier{q})
 }
 
 // Do runs write in a transaction that begins with the claim of guard by token and owner, and commits it. It
@@ -94,7 +94,7 @@ func (f *Fence) Create(ctx context.Context, q Querier) error {
 func (f *Fence) Do(ctx context.Context, db Beginner, guard string, token holdfast.Token, owner string, write func(pgx.Tx) error) error {
 	tx, err := db.Begin(ctx)
 	if err != nil {
-		return f.table.Failure(guard, err)
+		return f.table.WrapError(guard, err)
 	}
 	defer rollBack(ctx, tx)
 	if err := f.Claim(ctx, tx, guard, token, owner); err != nil {
@@ -104,7 +104,7 @@ func (f *Fence) Do(ctx context.Context, db Beginner, guard string, token holdfas
 		return err
 	}
 	if err := tx.Commit(ctx); err != nil {
-		return f.table.Failure(guard, err)
+		return f.table.WrapError(guard, err)
 	}
 	return nil
 }
@@ -131,7 +131,7 @@ func (f *Fence) Claim(ctx context.Context, q Querier, guard string, token holdfa
 		return err
 	}
 	if tx.Conn().PgConn().TxStatus() == 'I' {
-		return f.table.Failure(guard, fmt.Errorf("%w: something in it has sent COMMIT or ROLLBACK, so the claim covers nothing; begin another", pgx.ErrTxClosed))
+		return f.table.WrapError(guard, fmt.Errorf("%w: something in it has sent COMMIT or ROLLBACK, so the claim covers nothing; begin another", pgx.ErrTxClosed))
 	}
 	return nil
 }

@@ -106,7 +106,7 @@ func (f *Fence) Schema() string { return f.table.Create }
 // Create returns. Inside a transaction the second of two concurrent calls may fail. Create and Claim return an
 // error for a table without transactions, which MySQL and MariaDB create with some settings.
 func (f *Fence) Create(ctx context.Context, q Querier) error {
-	return f.table.Make(ctx, querier{q})
+	return f.table.CreateTable(ctx, querier{q})
 }
 
 // Do runs write in a transaction that begins with the claim of guard by token and owner, and commits it. It
@@ -117,7 +117,7 @@ func (f *Fence) Create(ctx context.Context, q Querier) error {
 func (f *Fence) Do(ctx context.Context, db *sql.DB, guard string, token holdfast.Token, owner string, write func(*sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
-		return f.table.Failure(guard, err)
+		return f.table.WrapError(guard, err)
 	}
 	defer tx.Rollback() // its error is ignored: the transaction has ended, or its error is already being returned
 	if err := f.Claim(ctx, tx, guard, token, owner); err != nil {
@@ -127,7 +127,7 @@ func (f *Fence) Do(ctx context.Context, db *sql.DB, guard string, token holdfast
 		return err
 	}
 	if err := tx.Commit(); err != nil {
-		return f.table.Failure(guard, err)
+		return f.table.WrapError(guard, err)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ func TestBadSetUpIsRejected(t *testing.T) {
 	}
 }
 
-func TestTableIsNamedAsWanted(t *testing.T) {
+func TestTableNameIsConfigurable(t *testing.T) {
 	t.Parallel()
 	for table, want := range map[string]string{"": " holdfast_fence ", "locks.fence": " locks.fence "} {
 		f, err := sqlfence.New(sqlfence.PostgreSQL, &sqlfence.Options{Table: table})

@@ -19,7 +19,7 @@ type Attempt struct {
 	Last    error // last obstacle before the database has answered; nil: unknown
 
 	// Ask sends one request. Its context ends a moment after the caller's, so that a statement in progress can
-	// finish; caller ends with the call. Ask returns ErrAgain if the lock changed while it asked.
+	// finish; caller ends with the call. Ask returns ErrRetryNow if the lock changed while it asked.
 	Ask func(ctx, caller context.Context) (driver.Grant, error)
 	// Queued reports whether the attempt has a place in the queue. Others may then wait for its request.
 	Queued func() bool
@@ -41,22 +41,22 @@ const maxKeptRetries = 15
 // request that does not wait asks once. It asks again for a moment while nobody holds the lock and the
 // database still keeps it for a waiter: otherwise its error would name no holder.
 func (a *Attempt) Run(ctx context.Context) (driver.Grant, error) {
-	wait := Wait{Tell: a.Request.OnObstacle, Last: a.Last}
+	wait := Wait{Report: a.Request.OnObstacle, Last: a.Last}
 	for tries := 0; ; tries++ {
-		if err := wait.Over(ctx, a.Calls); err != nil {
+		if err := wait.Err(ctx, a.Calls); err != nil {
 			return driver.Grant{}, err
 		}
 		g, err := a.askService(ctx)
-		wait.Leave(err)
-		if over := wait.Over(ctx, a.Calls); over != nil { // the driver releases a grant that came too late
+		wait.KeepLaneError(err)
+		if over := wait.Err(ctx, a.Calls); over != nil { // the driver releases a grant that came too late
 			return driver.Grant{}, over
 		}
 		once := a.Request.NoWait && !(isUnclaimed(err) && tries < maxKeptRetries)
-		if err == nil || once || Lasts(err) || errors.Is(err, driver.ErrLost) {
+		if err == nil || once || IsPermanent(err) || errors.Is(err, driver.ErrLost) {
 			return g, err
 		}
-		if !errors.Is(err, ErrAgain) { // otherwise the obstacle is unknown
-			wait.Note(err)
+		if !errors.Is(err, ErrRetryNow) { // otherwise the obstacle is unknown
+			wait.SetObstacle(err)
 		}
 		a.awaitRetry(ctx, err, tries)
 	}
@@ -73,7 +73,7 @@ func isUnclaimed(err error) bool {
 func (a *Attempt) askService(caller context.Context) (g driver.Grant, err error) {
 	limit := pace.RequestTime(a.Request.TTL, pace.Alone)
 	once := func() (err error) {
-		ctx, done := a.Calls.Linger(caller, limit)
+		ctx, done := a.Calls.RequestContext(caller, limit)
 		defer done()
 		g, err = a.Ask(ctx, caller)
 		return err

@@ -13,8 +13,8 @@ type Set struct {
 	URLs string // separated by blanks
 }
 
-// Sets parses a backend. The sets are in the order in which their names appear first.
-func Sets(backend string) (all []Set, err error) {
+// ParseSets parses a backend. The sets are in the order in which their names appear first.
+func ParseSets(backend string) (all []Set, err error) {
 	items := strings.Fields(backend)
 	for i, item := range items {
 		name, u, named := splitName(item)

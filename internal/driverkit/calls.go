@@ -2,10 +2,10 @@
 //
 //   - Calls begins and ends the calls of a driver, Wait and Attempt wait for a lock, and Lane limits the
 //     requests in progress.
-//   - States has the states of nodes, Owners the names of owners, Block the tokens of a grant, Trust the end of
+//   - States has the states of nodes, Owners the names of owners, Block the tokens of a grant, TrustEnd the end of
 //     trust.
-//   - Grammar reads URLs, Sets the sets of a backend, and Mask hides passwords.
-//   - Notes collects the findings of a doctor.
+//   - Grammar reads URLs, ParseSets the sets of a backend, and Mask hides passwords.
+//   - Findings collects the findings of a doctor.
 //   - ObstacleIn and WithObstacle name the obstacle of a wait in its error.
 //
 // The drivers of nodes that vote use quorum/engine for calls and waits, and the rest from here.
@@ -23,8 +23,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Trust returns the time until which a lease of a TTL, requested at sent, can be trusted.
-func Trust(sent time.Time, ttl time.Duration) time.Time { return sent.Add(ttl - pace.Drift(ttl)) }
+// TrustEnd returns the time until which a lease of a TTL, requested at sent, can be trusted.
+func TrustEnd(sent time.Time, ttl time.Duration) time.Time { return sent.Add(ttl - pace.Drift(ttl)) }
 
 // Jitter returns about d, so that waiters do not all come back at the same time. For values below 0 it returns
 // 0.
@@ -50,10 +50,10 @@ func WithLimit(ctx context.Context, limit time.Duration) (context.Context, conte
 	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer in %v", limit.Round(time.Millisecond)))
 }
 
-// CallAside runs fn, a function of the program that may ignore its context or panic. It returns the result of
+// CallUserFunc runs fn, a function of the program that may ignore its context or panic. It returns the result of
 // fn, or the cause of ctx if ctx ends first. If fn returns a value without an error after that, late gets the
 // value.
-func CallAside[T any](ctx context.Context, fn func() (T, error), late func(T)) (T, error) {
+func CallUserFunc[T any](ctx context.Context, fn func() (T, error), late func(T)) (T, error) {
 	type outcome struct {
 		value T
 		err   error
@@ -83,11 +83,11 @@ func CallAside[T any](ctx context.Context, fn func() (T, error), late func(T)) (
 	}
 }
 
-// Insist repeats fn while the service does not answer, until ctx ends.
-func Insist(ctx context.Context, fn func() error) error {
+// RetryUnanswered repeats fn while the service does not answer, until ctx ends.
+func RetryUnanswered(ctx context.Context, fn func() error) error {
 	for pause := pace.ShortPause; ; pause = min(2*pause, pace.LongPause) {
 		err := fn()
-		if !errors.Is(err, driver.ErrUnavailable) || Lasts(err) || !Sleep(ctx, pause) {
+		if !errors.Is(err, driver.ErrUnavailable) || IsPermanent(err) || !Sleep(ctx, pause) {
 			return err
 		}
 	}
@@ -131,11 +131,11 @@ func (c *Calls) Leave() { c.tasks.Done() }
 // calls it.
 func (c *Calls) Go(fn func()) { c.tasks.Go(fn) }
 
-// Finish runs fn, which frees a lock, to its end, and returns its error. fn calls begun when its turn in l has
-// come; without l it has begun at once. Finish returns earlier, with an error about the missing answer, a
+// FinishRelease runs fn, which frees a lock, to its end, and returns its error. fn calls begun when its turn in l has
+// come; without l it has begun at once. FinishRelease returns earlier, with an error about the missing answer, a
 // moment after ctx ends, and if the service is silent for too long (driver: Prompt). Only a running call calls
 // it.
-func (c *Calls) Finish(ctx context.Context, s *States, l *Lane, fn func(begun func()) error) error {
+func (c *Calls) FinishRelease(ctx context.Context, s *States, l *Lane, fn func(begun func()) error) error {
 	done, turn := make(chan error, 1), make(chan struct{})
 	begun := sync.OnceFunc(func() { close(turn) })
 	if l == nil {
@@ -155,7 +155,7 @@ func (c *Calls) Finish(ctx context.Context, s *States, l *Lane, fn func(begun fu
 			continue
 		case <-ends:
 			waits, ends = nil, nil
-			late.Reset(pace.LastWords())
+			late.Reset(pace.FinishTime())
 			continue
 		case <-late.C:
 			if waits != nil && l.silentTime() < pace.ReleaseTime() {

@@ -24,18 +24,18 @@ var Checks = []string{
 	"slowlog", "tables", "tls", "ttl", "version", "wake",
 }
 
-// ExamTTL is the TTL that a doctor assumes if it gets none.
-const ExamTTL = 10 * time.Second
+// DoctorTTL is the TTL that a doctor assumes if it gets none.
+const DoctorTTL = 10 * time.Second
 
-// Notes collects the findings about one node, or about a service. It is not safe for concurrent use.
-type Notes struct {
+// Findings collects the findings about one node, or about a service. It is not safe for concurrent use.
+type Findings struct {
 	Node  string // empty: the service as a whole
 	Found []driver.Finding
 }
 
 // Add adds a finding. A bad finding without a fix gets the usual fix of its check, or else the end of its text
 // after the last semicolon.
-func (n *Notes) Add(check string, v driver.Verdict, text, mend string) {
+func (n *Findings) Add(check string, v driver.Verdict, text, mend string) {
 	if v == driver.VerdictFault || v == driver.VerdictWarning {
 		if mend = cmp.Or(mend, usualFixes[check]); mend == "" {
 			text, mend = splitFix(text)
@@ -57,7 +57,7 @@ func ClosedFindings(err error) []driver.Finding {
 }
 
 // Fault adds an error that names its fix at its end, after the last semicolon.
-func (n *Notes) Fault(check string, err error) {
+func (n *Findings) Fault(check string, err error) {
 	text, mend := splitFix(err.Error())
 	n.Add(check, driver.VerdictFault, text, mend)
 }
@@ -71,12 +71,12 @@ func splitFix(text string) (what, mend string) {
 }
 
 // OK adds a check without a problem.
-func (n *Notes) OK(check, format string, args ...any) {
+func (n *Findings) OK(check, format string, args ...any) {
 	n.Add(check, driver.VerdictOK, fmt.Sprintf(format, args...), "")
 }
 
-// Pace measures a round trip, and compares it with the time limit of a lease's requests.
-func (n *Notes) Pace(limit time.Duration, ask func() error) error {
+// CheckRoundTrip measures a round trip, and compares it with the time limit of a lease's requests.
+func (n *Findings) CheckRoundTrip(limit time.Duration, ask func() error) error {
 	took, err := roundTrip(limit, ask)
 	if err != nil {
 		return err
@@ -118,9 +118,9 @@ func roundTrip(limit time.Duration, ask func() error) (time.Duration, error) {
 // certificates do so earlier, unless the certificates live for a few days only.
 const renewalDue = 14 * 24 * time.Hour
 
-// Transport checks the encryption of a connection, and the end dates of the certificates of both ends. config is the TLS
+// CheckTLS checks the encryption of a connection, and the end dates of the certificates of both ends. config is the TLS
 // configuration of the connection, or nil.
-func (n *Notes) Transport(conn net.Conn, password bool, config *tls.Config) {
+func (n *Findings) CheckTLS(conn net.Conn, password bool, config *tls.Config) {
 	secure, ok := conn.(*tls.Conn)
 	switch {
 	case !ok && password && isPublic(conn.RemoteAddr()):
@@ -145,7 +145,7 @@ func (n *Notes) Transport(conn net.Conn, password bool, config *tls.Config) {
 }
 
 // warnIfEnding warns of a certificate that ends soon, and reports whether it does.
-func (n *Notes) warnIfEnding(whose string, cert *x509.Certificate, now time.Time) bool {
+func (n *Findings) warnIfEnding(whose string, cert *x509.Certificate, now time.Time) bool {
 	left := cert.NotAfter.Sub(now)
 	if left < renewalDue {
 		n.Add("tls", driver.VerdictWarning, fmt.Sprintf("%s ends on %s, in %s: nobody can connect then", whose,
@@ -190,9 +190,9 @@ func clientCertificate(config *tls.Config) *x509.Certificate {
 	return cert
 }
 
-// Files checks the modes of files with passwords and keys, as ssh does. On a system without file modes it
+// CheckFileModes checks the modes of files with passwords and keys, as ssh does. On a system without file modes it
 // reports nothing.
-func (n *Notes) Files(names ...string) {
+func (n *Findings) CheckFileModes(names ...string) {
 	if runtime.GOOS == "windows" {
 		return
 	}

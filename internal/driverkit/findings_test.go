@@ -21,9 +21,9 @@ func TestRoundTripIsComparedWithRequestTime(t *testing.T) {
 		10 * time.Millisecond: driver.VerdictOK, 300 * time.Millisecond: driver.VerdictWarning, time.Second: driver.VerdictFault,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			var n Notes
+			var n Findings
 			slow := true // one slow answer of three is chance
-			err := n.Pace(time.Second, func() error {
+			err := n.CheckRoundTrip(time.Second, func() error {
 				if slow {
 					time.Sleep(10 * time.Second)
 				} else {
@@ -42,9 +42,9 @@ func TestRoundTripIsComparedWithRequestTime(t *testing.T) {
 func TestColdServerIsMeasuredAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var n Notes
+		var n Findings
 		cold := []time.Duration{500 * time.Millisecond, 400 * time.Millisecond, 300 * time.Millisecond}
-		err := n.Pace(time.Second, func() error {
+		err := n.CheckRoundTrip(time.Second, func() error {
 			if len(cold) == 0 {
 				time.Sleep(10 * time.Millisecond)
 				return nil
@@ -68,7 +68,7 @@ func TestFindingKeepsItsOwnFix(t *testing.T) {
 		{"quarantine", "a; b", "mend it", "a; b", "mend it"},
 		{"reach", "a; b", "", "a; b", usualFixes["reach"]},
 	} {
-		var n Notes
+		var n Findings
 		n.Add(row.check, driver.VerdictWarning, row.text, row.mend)
 		if f := n.Found[0]; f.Text != row.wantText || f.Fix != row.wantMend {
 			t.Errorf("%+v: %+v", row, f)
@@ -82,8 +82,8 @@ func TestClearPasswordOnPublicNetworkIsWarned(t *testing.T) {
 		"203.0.113.7:6379": true, "[2001:db8::1]:6379": true, "10.1.2.3:6379": false, "127.0.0.1:6379": false, "[::1]:6379": false, "[fd00::1]:6379": false,
 	} {
 		for _, password := range []bool{true, false} {
-			var n Notes
-			n.Transport(connTo(addr), password, nil)
+			var n Findings
+			n.CheckTLS(connTo(addr), password, nil)
 			if len(n.Found) != 1 || n.Found[0].Bad() != (bad && password) {
 				t.Errorf("%s, password %v: %+v", addr, password, n.Found)
 			}

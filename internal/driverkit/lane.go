@@ -55,10 +55,10 @@ func (l *Lane) runTurn(turn bool, fn func() error) error {
 	return err
 }
 
-// Insist repeats fn, each time in its turn, while the service does not answer, until ctx ends. It calls begun
+// RetryUnanswered repeats fn, each time in its turn, while the service does not answer, until ctx ends. It calls begun
 // at each turn.
-func (l *Lane) Insist(ctx context.Context, begun func(), fn func() error) error {
-	return Insist(ctx, func() error {
+func (l *Lane) RetryUnanswered(ctx context.Context, begun func(), fn func() error) error {
+	return RetryUnanswered(ctx, func() error {
 		return l.Do(ctx, Soon, nil, func() error {
 			begun()
 			return fn()

@@ -47,7 +47,7 @@ func TestLaneServesInOrderOfArrival(t *testing.T) {
 	})
 }
 
-func TestLeaverOfLaneDelaysNobody(t *testing.T) {
+func TestCancelledLaneWaiterDelaysNobody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l, free := newBusyLane(driverkit.NewStates("a"))
@@ -96,7 +96,7 @@ func TestLaneErrorNamesDownNodes(t *testing.T) {
 		l, free := newBusyLane(states)
 		defer free()
 		states.Report(0, errors.New("refused"))
-		states.Report(2, driverkit.Stall{Err: errors.New("silent")})
+		states.Report(2, driverkit.StallError{Err: errors.New("silent")})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		err := l.Do(ctx, driverkit.Later, nil, nil)
@@ -121,7 +121,7 @@ func TestReleaseAwaitsTurnWhileOthersAreAnswered(t *testing.T) {
 				synctest.Wait()
 			}
 			begin := time.Now()
-			err = calls.Finish(t.Context(), states, l, func(begun func()) error {
+			err = calls.FinishRelease(t.Context(), states, l, func(begun func()) error {
 				return l.Do(t.Context(), driverkit.Soon, nil, func() error { begun(); return nil })
 			})
 			return time.Since(begin), err
@@ -144,7 +144,7 @@ func TestWaitForHolderTakesNoTurn(t *testing.T) {
 		l := driverkit.NewLane(driverkit.NewStates("a"), 1)
 		free, served := make(chan struct{}), false
 		held := func(context.Context) (*int, error) { return new(int), nil }
-		go driverkit.TakeTurn(t.Context(), l, driver.Request{}, false, held, func(context.Context, *int) error { <-free; return driverkit.ErrAgain })
+		go driverkit.TakeTurn(t.Context(), l, driver.Request{}, false, held, func(context.Context, *int) error { <-free; return driverkit.ErrRetryNow })
 		synctest.Wait()
 		err := driverkit.TakeTurn(t.Context(), l, driver.Request{}, false, func(context.Context) (*int, error) { served = true; return nil, nil },
 			func(context.Context, *int) error { t.Error("a claim with nothing ahead waits"); return nil })

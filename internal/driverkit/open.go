@@ -12,9 +12,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Opened returns d, unless err is set or the first look at the service shows a mistake. A service that is down
+// OpenChecked returns d, unless err is set or the first look at the service shows a mistake. A service that is down
 // is no mistake.
-func Opened[D io.Closer](ctx context.Context, service string, d D, err error, look func(context.Context) error) (D, error) {
+func OpenChecked[D io.Closer](ctx context.Context, service string, d D, err error, look func(context.Context) error) (D, error) {
 	if err == nil {
 		ctx, cancel := context.WithTimeout(ctx, pace.OpenTime())
 		defer cancel()
@@ -31,7 +31,7 @@ func Opened[D io.Closer](ctx context.Context, service string, d D, err error, lo
 // members failed because of certificates. As certificates may be replaced, they end no wait.
 func isMistake(err error) bool {
 	down, ok := errors.AsType[*driver.UnavailableError](err)
-	return Lasts(err) || ok && len(down.Nodes) > 0 && !slices.ContainsFunc(down.Nodes, func(n driver.NodeError) bool {
+	return IsPermanent(err) || ok && len(down.Nodes) > 0 && !slices.ContainsFunc(down.Nodes, func(n driver.NodeError) bool {
 		text := n.Err.Error()
 		return !strings.Contains(text, "tls: ") && !strings.Contains(text, "x509: ")
 	})

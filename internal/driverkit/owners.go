@@ -12,11 +12,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// Linger returns a context for one request, which ends after limit. If ctx ends during the request, the
+// RequestContext returns a context for one request, which ends after limit. If ctx ends during the request, the
 // request gets a moment to finish, because ending it would cost its connection.
-func (c *Calls) Linger(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+func (c *Calls) RequestContext(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	lingering, cancel := context.WithTimeout(c.Work, limit)
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(pace.LastWords(), cancel) })
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(pace.FinishTime(), cancel) })
 	return lingering, func() {
 		stop()
 		cancel()
@@ -47,21 +47,21 @@ func (o *Owners) Next(adoptable bool) string {
 // Count returns the number of ids so far.
 func (o *Owners) Count() int64 { return atomic.LoadInt64(&o.last) - o.first }
 
-// Kept returns the owner id for a lock that owner has released and that MinHold keeps. The id belongs to no
+// KeptID returns the owner id for a lock that owner has released and that MinHold keeps. The id belongs to no
 // grant.
-func Kept(owner string) string { return quorum.KeptID(owner) }
+func KeptID(owner string) string { return quorum.KeptID(owner) }
 
 // IsKept reports whether owner is the id of a released lock that MinHold keeps.
 func IsKept(owner string) bool { return quorum.IsKept(owner) }
 
-// Micros converts a database's duration from µs.
-func Micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+// FromMicros converts a database's duration from µs.
+func FromMicros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// InMicros returns d in µs, rounded up.
-func InMicros(d time.Duration) int64 { return int64((d + time.Microsecond - 1) / time.Microsecond) }
+// ToMicros returns d in µs, rounded up.
+func ToMicros(d time.Duration) int64 { return int64((d + time.Microsecond - 1) / time.Microsecond) }
 
-// AsJSON returns the description of a holder that others see.
-func AsJSON(h driver.Holder) string {
+// HolderJSON returns the description of a holder that others see.
+func HolderJSON(h driver.Holder) string {
 	text, _ := json.Marshal(h) // cannot fail: strings and a number
 	return string(text)
 }

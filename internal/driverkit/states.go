@@ -14,28 +14,28 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Refusal is an error that waiting does not fix. It matches driver.ErrAuth or driver.ErrConfig.
-type Refusal struct{ Err error }
+// PermanentError is an error that waiting does not fix. It matches driver.ErrAuth or driver.ErrConfig.
+type PermanentError struct{ Err error }
 
-func (r Refusal) Error() string { return r.Err.Error() }
-func (r Refusal) Unwrap() error { return r.Err }
+func (r PermanentError) Error() string { return r.Err.Error() }
+func (r PermanentError) Unwrap() error { return r.Err }
 
 // Is matches driver.ErrConfig unless credentials or permissions are the cause.
-func (r Refusal) Is(target error) bool {
+func (r PermanentError) Is(target error) bool {
 	return target == driver.ErrConfig && !errors.Is(r.Err, driver.ErrAuth)
 }
 
-// Lasts reports whether err is an error that waiting does not fix.
-func Lasts(err error) bool {
-	_, ok := errors.AsType[Refusal](err)
+// IsPermanent reports whether err is an error that waiting does not fix.
+func IsPermanent(err error) bool {
+	_, ok := errors.AsType[PermanentError](err)
 	return ok || errors.Is(err, driver.ErrInvalid) || errors.Is(err, driver.ErrUnsupported)
 }
 
-// Stall is the error of a request that was not answered in time.
-type Stall struct{ Err error }
+// StallError is the error of a request that was not answered in time.
+type StallError struct{ Err error }
 
-func (s Stall) Error() string { return s.Err.Error() }
-func (s Stall) Unwrap() error { return s.Err }
+func (s StallError) Error() string { return s.Err.Error() }
+func (s StallError) Unwrap() error { return s.Err }
 
 // CheckMembers returns an error if the members of a service, or its login, are invalid.
 func CheckMembers(members []string, service, username, password string) error {
@@ -83,8 +83,8 @@ func NewStates(names ...string) *States {
 	return s
 }
 
-// Timed records the response time of the i-th node.
-func (s *States) Timed(i int, took time.Duration) {
+// SetRoundTrip records the response time of the i-th node.
+func (s *States) SetRoundTrip(i int, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := &s.nodes[i]
@@ -97,8 +97,8 @@ func (s *States) Timed(i int, took time.Duration) {
 	}
 }
 
-// Limit records that the i-th node will never be in a better state, and the reason.
-func (s *States) Limit(i int, best driver.NodeState, why error) {
+// SetBestState records that the i-th node will never be in a better state, and the reason.
+func (s *States) SetBestState(i int, best driver.NodeState, why error) {
 	s.mu.Lock()
 	s.nodes[i].best, s.nodes[i].why = best, why
 	s.mu.Unlock()
@@ -111,7 +111,7 @@ func (s *States) Report(i int, err error) {
 	s.mu.Lock()
 	n := &s.nodes[i]
 	e := driver.NodeEvent{Node: n.Node, State: n.best, Err: n.why, RoundTrip: n.trip}
-	if _, stalled := errors.AsType[Stall](err); stalled {
+	if _, stalled := errors.AsType[StallError](err); stalled {
 		e.State, e.Err = driver.NodeStalled, err
 	} else if err != nil && !errors.Is(err, driver.ErrLost) {
 		e.State, e.Err, e.RoundTrip = driver.NodeDown, err, 0
@@ -136,9 +136,9 @@ func (s *States) Up(i int) (up bool, changed <-chan struct{}) {
 	return s.nodes[i].State == s.nodes[i].best, s.changed
 }
 
-// Order returns nodes, which have the same indexes as in s, in the order in which to ask them: first the leader (-1:
+// AskOrder returns nodes, which have the same indexes as in s, in the order in which to ask them: first the leader (-1:
 // none is preferred), then the nodes that are up, then the others.
-func Order[N any](s *States, nodes []N, leader int) []N {
+func AskOrder[N any](s *States, nodes []N, leader int) []N {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var up, down []N

@@ -9,18 +9,18 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-// Whichever server the client begins with.
+// The test repeats this for each server that the client asks first.
 func TestAvailableServersAreAskedFirst(t *testing.T) {
 	t.Parallel()
 	names := []string{"a", "b", "c", "d"}
 	begun := make(map[string]bool)
 	for range 100 {
 		states := driverkit.NewStates(names...)
-		begun[driverkit.Order(states, names, -1)[0]] = true
+		begun[driverkit.AskOrder(states, names, -1)[0]] = true
 		states.Report(0, errors.New("refused"))
-		states.Report(2, driverkit.Stall{Err: errors.New("silent")})
+		states.Report(2, driverkit.StallError{Err: errors.New("silent")})
 		for leader, want := range map[int][]string{-1: {"bdac", "bdca", "dbac", "dbca"}, 0: {"abdc", "adbc"}, 2: {"cbda", "cdba"}, 3: {"dbac", "dbca"}} {
-			if got := strings.Join(driverkit.Order(states, names, leader), ""); !slices.Contains(want, got) {
+			if got := strings.Join(driverkit.AskOrder(states, names, leader), ""); !slices.Contains(want, got) {
 				t.Errorf("Order(%d) = %s, want one of %s", leader, got, want)
 			}
 		}

@@ -109,8 +109,8 @@ func readPair(cert, key string) (*tls.Certificate, error) {
 	return &pair, nil
 }
 
-// Secrets returns the files that these parameters of the URL name.
-func (u *URL) Secrets(parameters ...string) (files []string) {
+// SecretFiles returns the files that these parameters of the URL name.
+func (u *URL) SecretFiles(parameters ...string) (files []string) {
 	for _, name := range parameters {
 		if file := u.Parameters[name]; file != "" {
 			files = append(files, file)
@@ -130,9 +130,9 @@ var URLNaming = TLSNaming{
 	Authority: "ca or Options.TLS", Pair: "cert and key, or Options.TLS", ServerName: "servername or Options.TLS",
 }
 
-// MendTLS returns the fix for an error of a TLS handshake, or "" if no certificate can fix it. It compares
+// TLSFix returns the fix for an error of a TLS handshake, or "" if no certificate can fix it. It compares
 // texts of crypto/tls, because some libraries keep only the text of an error.
-func (n TLSNaming) MendTLS(text string) string {
+func (n TLSNaming) TLSFix(text string) string {
 	has := func(words string) bool { return strings.Contains(text, words) }
 	expired := has("certificate has expired or is not yet valid")
 	switch {

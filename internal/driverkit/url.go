@@ -83,7 +83,7 @@ func (g Grammar) Parse(text string) (*URL, error) {
 // noScheme returns the error for a URL with a wrong beginning.
 func (g Grammar) noScheme(scheme string, ok bool) error {
 	example := g.Usual[0]
-	if near := Nearest(strings.ToLower(scheme), g.Usual); ok && near != "" {
+	if near := NearestWord(strings.ToLower(scheme), g.Usual); ok && near != "" {
 		example = near
 	}
 	return invalidError("the URL does not begin with %s://; an example: %s", strings.Join(g.Usual, "://, "), g.Schemes[example].Example)
@@ -123,7 +123,7 @@ func (u *URL) readHosts(rest string, form Scheme) (err error) {
 		switch {
 		case host == "":
 			return invalidError("host %d of %d is missing in the URL; an example: %s", i+1, len(list), form.Example)
-		case port != "" && strings.Trim(port, "0123456789") == "" && !Dialable("h", port): // the error does not show the port, which may be a password
+		case port != "" && strings.Trim(port, "0123456789") == "" && !IsDialable("h", port): // the error does not show the port, which may be a password
 			return invalidError(
 				"the port of host %d of %d is not from 1 to 65535; write host:port, or user:password@host:port with an @ before the host", i+1, len(list))
 		case !ok:
@@ -156,12 +156,12 @@ func completeAddress(s, usual string) (string, bool) {
 	if err != nil {
 		host, port = strings.Trim(s, "[]"), usual
 	}
-	return net.JoinHostPort(host, port), Dialable(host, port)
+	return net.JoinHostPort(host, port), IsDialable(host, port)
 }
 
-// Dialable reports whether host and port can belong to a server. Other names are not looked up, because the
+// IsDialable reports whether host and port can belong to a server. Other names are not looked up, because the
 // error of the lookup would show them.
-func Dialable(host, port string) bool {
+func IsDialable(host, port string) bool {
 	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
 		return false
 	}
@@ -194,7 +194,7 @@ func (g Grammar) readParameters(u *URL, query string) error {
 		case g.Instead[name] != "":
 			return invalidError("parameter %s is not known here; %s", name, g.Instead[name])
 		default: // the error does not show the name, which may be part of a password
-			near := Nearest(name, known)
+			near := NearestWord(name, known)
 			if near != "" {
 				near = "; the nearest that is known is " + near
 			}
@@ -205,8 +205,8 @@ func (g Grammar) readParameters(u *URL, query string) error {
 	return nil
 }
 
-// Nearest returns the word that differs from s in a few letters; "" if there is none.
-func Nearest(s string, words []string) (near string) {
+// NearestWord returns the word that differs from s in a few letters; "" if there is none.
+func NearestWord(s string, words []string) (near string) {
 	least := len(s)/2 + 1
 	for _, w := range words {
 		if d := editDistance(s, w); d < least {

@@ -80,7 +80,7 @@ func TestBackendIsOneSetOrNamedSets(t *testing.T) {
 		"sqlite:/a=b.db":                    {{URLs: "sqlite:/a=b.db"}},
 		"a=sqlite:/a b=sqlite:///b":         {{Name: "a", URLs: "sqlite:/a"}, {Name: "b", URLs: "sqlite:///b"}},
 	} {
-		if got, err := Sets(text); err != nil || !reflect.DeepEqual(got, want) {
+		if got, err := ParseSets(text); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%q: %+v, %v, want %+v", text, got, err, want)
 		}
 	}
@@ -93,7 +93,7 @@ func TestBackendIsOneSetOrNamedSets(t *testing.T) {
 		"=ab://h":                "some URLs of the backend have a name",
 		"host=h password=h1dden": "part 1 of 2 of the backend is not a URL",
 	} {
-		if got, err := Sets(text); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), mend) || strings.Contains(err.Error(), "h1dden") {
+		if got, err := ParseSets(text); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), mend) || strings.Contains(err.Error(), "h1dden") {
 			t.Errorf("%q: %+v, %v, want ErrInvalid with %q", text, got, err, mend)
 		}
 	}

@@ -8,43 +8,43 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// ErrAgain means that something has changed, so that the caller should ask again at once.
-var ErrAgain = errors.New("the line has changed")
+// ErrRetryNow means that something has changed, so that the caller should ask again at once.
+var ErrRetryNow = errors.New("the line has changed")
 
 // Wait holds the obstacle of one Acquire.
 type Wait struct {
-	Tell func(error) // Request.OnObstacle
-	Last error       // the last obstacle
+	Report func(error) // Request.OnObstacle
+	Last   error       // the last obstacle
 }
 
-// Note records the present obstacle. If its kind has changed, Note reports it to the caller.
-func (w *Wait) Note(err error) {
-	if w.Tell != nil && ObstacleChanged(w.Last, err) {
-		w.Tell(err)
+// SetObstacle records the present obstacle. If its kind has changed, Note reports it to the caller.
+func (w *Wait) SetObstacle(err error) {
+	if w.Report != nil && ObstacleChanged(w.Last, err) {
+		w.Report(err)
 	}
 	w.Last = err
 }
 
-// Leave records err if it comes from a Lane in which the wait has ended, and there was no other obstacle
+// KeepLaneError records err if it comes from a Lane in which the wait has ended, and there was no other obstacle
 // before.
-func (w *Wait) Leave(err error) {
+func (w *Wait) KeepLaneError(err error) {
 	if _, crowd := errors.AsType[noTurnError](err); crowd && w.Last == nil {
 		w.Last = err
 	}
 }
 
-// Over returns nil while the wait may continue. Once ctx has ended it returns the error of ctx with the last
+// Err returns nil while the wait may continue. Once ctx has ended it returns the error of ctx with the last
 // obstacle, and ErrClosed once the driver is closed.
-func (w *Wait) Over(ctx context.Context, c *Calls) error {
+func (w *Wait) Err(ctx context.Context, c *Calls) error {
 	if c.Alive.Err() != nil {
 		return driver.ErrClosed
 	}
 	return WithObstacle(ctx.Err(), w.Last)
 }
 
-// Compete calls try until it returns nil for a lock, or a lasting error, or the wait ends. It tries again at
-// once after ErrAgain, and otherwise after a pause. With once it tries once.
-func (w *Wait) Compete(caller context.Context, c *Calls, once bool, try func(context.Context) error) error {
+// RetryUntilWon calls try until it returns nil for a lock, or a lasting error, or the wait ends. It tries again at
+// once after ErrRetryNow, and otherwise after a pause. With once it tries once.
+func (w *Wait) RetryUntilWon(caller context.Context, c *Calls, once bool, try func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(caller)
 	defer cancel()
 	defer context.AfterFunc(c.Alive, cancel)()
@@ -53,18 +53,18 @@ func (w *Wait) Compete(caller context.Context, c *Calls, once bool, try func(con
 		if err == nil {
 			return nil
 		}
-		w.Leave(err)
-		over := w.Over(caller, c)
+		w.KeepLaneError(err)
+		over := w.Err(caller, c)
 		switch {
 		case over != nil:
 			return over
-		case errors.Is(err, ErrAgain):
+		case errors.Is(err, ErrRetryNow):
 			pause = pace.ShortPause
 			continue
-		case once || Lasts(err):
+		case once || IsPermanent(err):
 			return err
 		}
-		w.Note(err)
+		w.SetObstacle(err)
 		Sleep(ctx, pause)
 		pause = min(2*pause, pace.LongPause)
 	}

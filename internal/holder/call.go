@@ -47,8 +47,8 @@ type Kind interface {
 	NoteAt(place int, note string) string
 }
 
-// Part returns a call for the lock on key as a part of a. MaxHold and MinHold count for the whole, once it is held.
-func (a *Call) Part(wait context.Context, key string) *Call {
+// NewPart returns a call for the lock on key as a part of a. MaxHold and MinHold count for the whole, once it is held.
+func (a *Call) NewPart(wait context.Context, key string) *Call {
 	p := *a
 	p.parent, p.isPart, p.Silent = a, true, true
 	p.Key, p.Wait = key, wait
@@ -56,8 +56,8 @@ func (a *Call) Part(wait context.Context, key string) *Call {
 	return &p
 }
 
-// Obtain acquires the lock on a.Key, first in this process and then at the service.
-func (a *Call) Obtain() (*Hold, error) {
+// Acquire acquires the lock on a.Key, first in this process and then at the service.
+func (a *Call) Acquire() (*Hold, error) {
 	for {
 		if err := a.Wait.Err(); err != nil {
 			return nil, err

@@ -117,18 +117,18 @@ func (h *Hold) checkLiveLocked() error {
 	return nil
 }
 
-// Loss returns the reason why h ended, or nil if its holder released it or it has not ended.
-func (h *Hold) Loss() error {
+// LossReason returns the reason why h ended, or nil if its holder released it or it has not ended.
+func (h *Hold) LossReason() error {
 	k := h.term.keeper
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return h.loss
 }
 
-// Nest adds a hold, with the values of ctx, to the innermost live lease on key that outer comes from and that
+// NestHold adds a hold, with the values of ctx, to the innermost live lease on key that outer comes from and that
 // allows accepts. It returns nil if there is none. allows gets the options, the kind and the place of the
 // lease. It must not block, because the keeper calls it with its mutex held.
-func (k *Keeper) Nest(ctx context.Context, outer *Hold, key string, allows func(*Options, Kind, Place) (bool, error)) (*Hold, error) {
+func (k *Keeper) NestHold(ctx context.Context, outer *Hold, key string, allows func(*Options, Kind, Place) (bool, error)) (*Hold, error) {
 	if outer == nil {
 		return nil, nil
 	}

@@ -10,10 +10,10 @@ import (
 // of the key. Only the lead sends events. The lease ends as soon as one of its locks is lost, and then its
 // other locks are released.
 
-// Admit turns h into the lease of a, which has acquired all of its parts. If h is the first part, the others
+// JoinParts turns h into the lease of a, which has acquired all of its parts. If h is the first part, the others
 // become its places. If h is another part, the first is released. The lease has the token of the first part,
-// and MaxHold and MinHold count from now. Admit returns false, and changes nothing, if a part is lost.
-func (a *Call) Admit(h *Hold, parts []*Hold) bool {
+// and MaxHold and MinHold count from now. JoinParts returns false, and changes nothing, if a part is lost.
+func (a *Call) JoinParts(h *Hold, parts []*Hold) bool {
 	passed, ok := a.admitParts(h, parts, time.Now())
 	a.keeper.carryOut(passed)
 	return ok
@@ -80,9 +80,9 @@ func (h *Hold) keepPlace(choose func(places, holds int) (Kind, error), now time.
 	return kept, h.endHoldLocked(now), nil
 }
 
-// Together chains holds in their order: outer comes before the first, and each before the next. MaxHold and
+// ChainHolds chains holds in their order: outer comes before the first, and each before the next. MaxHold and
 // MinHold of the fresh ones count from now. It returns the last, or nil if one of them is lost.
-func (k *Keeper) Together(outer *Hold, holds, fresh []*Hold, maxHold, minHold time.Duration) *Hold {
+func (k *Keeper) ChainHolds(outer *Hold, holds, fresh []*Hold, maxHold, minHold time.Duration) *Hold {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, h := range holds {
@@ -108,10 +108,10 @@ func (h *Hold) NewContext(ctx context.Context) context.Context {
 	return context.WithValue(Values{ctx}, holdKey{}, h)
 }
 
-// LaterThan returns the innermost live hold that outer comes from, whose key sorts at or after key, and whose
+// LaterHold returns the innermost live hold that outer comes from, whose key sorts at or after key, and whose
 // holder another call may wait for while it holds key: a hold that was acquired together with others, or one
 // of nested. It returns nil if there is none.
-func (k *Keeper) LaterThan(key string, outer *Hold, nested []*Hold) *Hold {
+func (k *Keeper) LaterHold(key string, outer *Hold, nested []*Hold) *Hold {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for h := outer; h != nil; h = h.outer {

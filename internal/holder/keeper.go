@@ -206,8 +206,8 @@ type Events interface {
 	AtRisk(AtRisk)
 	Lost(Lost)
 	Released(Released)
-	// Met reports the holder of a lock that belongs to key, for a call that uses key as kind.
-	Met(kind Kind, key string, held *driver.HeldError)
+	// ObstacleMet reports the holder of a lock that belongs to key, for a call that uses key as kind.
+	ObstacleMet(kind Kind, key string, held *driver.HeldError)
 	Log(level slog.Level, text string, args ...any)
 }
 

@@ -102,7 +102,7 @@ func TestLeaseEndedDuringSuspendIsLost(t *testing.T) {
 	t.Parallel()
 	k := startKeeper(t, memory.New(1), &recorder{})
 	a := &Call{Options: Options{TTL: time.Minute, NoRenew: true}, Wait: t.Context(), Key: "k"}
-	h, err := k.Run(t.Context(), a, a.Obtain)
+	h, err := k.Run(t.Context(), a, a.Acquire)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,22 +125,22 @@ func TestLeaseEndedDuringSuspendIsLost(t *testing.T) {
 func obtainJoint(ctx context.Context, k *Keeper, key string, n int, o Options) (*Hold, error) {
 	a := &Call{Options: o, Wait: ctx, Key: key, Kind: testPlaces(n)}
 	return k.Run(ctx, a, func() (*Hold, error) {
-		lead, err := a.Part(ctx, key).Obtain()
+		lead, err := a.NewPart(ctx, key).Acquire()
 		if err != nil {
 			return nil, err
 		}
 		parts := []*Hold{lead}
 		for number := range n {
 			place := Place{Of: key, Number: number}
-			p := a.Part(ctx, place.Key())
+			p := a.NewPart(ctx, place.Key())
 			p.Place = place
-			h, err := p.Obtain()
+			h, err := p.Acquire()
 			if err != nil {
 				return nil, err
 			}
 			parts = append(parts, h)
 		}
-		if !a.Admit(lead, parts) {
+		if !a.JoinParts(lead, parts) {
 			return nil, errors.New("a part was lost")
 		}
 		return lead, nil

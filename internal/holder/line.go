@@ -42,7 +42,7 @@ func (a *Call) TryPlace(wait context.Context, number int) (*Hold, error) {
 	try.NoWait, try.Wait = true, wait
 	try.Place = Place{Of: a.Key, Number: number}
 	try.Key, try.Note = try.Place.Key(), a.Kind.NoteAt(number, a.Note)
-	return try.Obtain()
+	return try.Acquire()
 }
 
 // lineKey identifies a line: its callers use one key in the same way.
@@ -269,7 +269,7 @@ func (q *line) servePlace(p Place) {
 			Context: context.Background(), Wait: q.wait, Key: p.Key(), Kind: q.key.kind, Place: p, Admitted: true,
 			keeper: k, line: q, isPart: true, waitReported: true,
 		}
-		if _, err := a.Obtain(); err != nil && !errors.Is(err, errOtherRequest) && q.noteFailure(p.Number, err) {
+		if _, err := a.Acquire(); err != nil && !errors.Is(err, errOtherRequest) && q.noteFailure(p.Number, err) {
 			select {
 			case <-time.After(rejectedPause):
 			case <-q.wait.Done():

@@ -19,7 +19,7 @@ import (
 //	clock    no renewal came in time, or NoRenew         collectDue, renew.go; expireLocked here       ErrExpired
 //	MaxHold  its end was reached                         collectDue, renew.go; expireLocked here       ErrMaxHold
 //	service  it says that another has the lock, or none  applyRenewalLocked, renew.go                  ErrGone
-//	force    a client's ForceRelease took it away        NoteAlert, verifyAlerts, EndForced; renew.go  ErrGone
+//	force    a client's ForceRelease took it away        CheckAlert, verifyAlerts, EndForced; renew.go  ErrGone
 //	place    a writer has lost one of its places         endHoldsLocked here, which ends the lead      the place's
 //	Close    the client released it                      ReleaseAll, keeper.go                         ErrClosed
 //	Detach   it was left to another process              Detach, hold.go                               ErrDetached
@@ -100,9 +100,9 @@ func (t *term) goneErrorLocked(answer error) error {
 	return errGone
 }
 
-// NoteAlert checks with the service whether it still has the grant of owner, after a message that somebody
+// CheckAlert checks with the service whether it still has the grant of owner, after a message that somebody
 // took it away for the reason why.
-func (k *Keeper) NoteAlert(owner, why string) {
+func (k *Keeper) CheckAlert(owner, why string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, s := range k.locks {

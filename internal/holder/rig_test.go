@@ -31,15 +31,15 @@ func (r *recorder) all() []string {
 	return slices.Clone(r.texts)
 }
 
-func (r *recorder) Waiting(e Waiting)                   { r.add("waiting ", e.Key) }
-func (r *recorder) Acquired(e Acquired)                 { r.add("acquired ", e.Token) }
-func (r *recorder) Failed(e Failed)                     { r.add("failed ", e.Err) }
-func (r *recorder) Renewed(Renewed)                     {}
-func (r *recorder) AtRisk(AtRisk)                       {}
-func (r *recorder) Lost(e Lost)                         { r.add("lost ", e.Token) }
-func (r *recorder) Released(e Released)                 { r.add("released ", e.Token) }
-func (r *recorder) Met(Kind, string, *driver.HeldError) {}
-func (r *recorder) Log(slog.Level, string, ...any)      {}
+func (r *recorder) Waiting(e Waiting)                           { r.add("waiting ", e.Key) }
+func (r *recorder) Acquired(e Acquired)                         { r.add("acquired ", e.Token) }
+func (r *recorder) Failed(e Failed)                             { r.add("failed ", e.Err) }
+func (r *recorder) Renewed(Renewed)                             {}
+func (r *recorder) AtRisk(AtRisk)                               {}
+func (r *recorder) Lost(e Lost)                                 { r.add("lost ", e.Token) }
+func (r *recorder) Released(e Released)                         { r.add("released ", e.Token) }
+func (r *recorder) ObstacleMet(Kind, string, *driver.HeldError) {}
+func (r *recorder) Log(slog.Level, string, ...any)              {}
 
 // testPlaces is a kind with the given number of places.
 type testPlaces int
@@ -72,7 +72,7 @@ func newCall(ctx context.Context, key string) *Call {
 
 func obtain(ctx context.Context, k *Keeper, key string) (*Hold, error) {
 	a := newCall(ctx, key)
-	return k.Run(ctx, a, a.Obtain)
+	return k.Run(ctx, a, a.Acquire)
 }
 
 // mustObtain is obtain for the goroutine of the test.

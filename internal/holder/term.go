@@ -22,7 +22,7 @@ type term struct {
 	renewedAt  time.Time     // time of the grant, or when the last renewal was sent
 	grantedFor time.Duration // trust that the grant or the last renewal gave
 	handOvers  int           // number of hand-overs so far
-	user       user
+	user       holderInProcess
 	waiters    int   // waiters in other processes, according to the last renewal
 	failed     error // error of the last renewal, except ErrLost; nil: it did not fail
 
@@ -41,8 +41,8 @@ type term struct {
 	idle     chan struct{} // closed when renewing ends; nil: no goroutine waits for that
 }
 
-// user is the present holder of a term in this process.
-type user struct {
+// holderInProcess is the present holder of a term in this process.
+type holderInProcess struct {
 	Options
 	ctx         context.Context // with the values of the caller's context
 	kind        Kind
@@ -61,7 +61,7 @@ type user struct {
 func (t *term) beginLocked(a *Call, now time.Time) *Hold {
 	owner, token := t.grant.NthHolder(t.handOvers)
 	t.riskReported = false
-	t.user = user{
+	t.user = holderInProcess{
 		Options: a.Options, ctx: a.Context, kind: a.Kind, place: a.Place, token: token, owner: owner, since: now, countedFrom: now, isPart: a.isPart,
 	}
 	t.setTrustLocked(t.keptUntil)

@@ -145,7 +145,7 @@ func (a *Call) reportWaitingLocked(key string, obstacle error) {
 	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok && held != nil && !caller.waitReported {
 		caller.waitReported = true
 		if caller != a {
-			a.keeper.events.Met(caller.Kind, caller.Key, held)
+			a.keeper.events.ObstacleMet(caller.Kind, caller.Key, held)
 		}
 		a.keeper.events.Waiting(Waiting{Context: a.Context, Key: caller.Key, Lock: key, Held: held})
 	}

@@ -49,10 +49,10 @@ func NewClock() *Clock {
 }
 
 // Now returns the nanoseconds since the clock was made. It is never 0, which means never.
-func (c *Clock) Now() int64 { return c.Of(time.Now()) }
+func (c *Clock) Now() int64 { return c.At(time.Now()) }
 
-// Of returns the value of Now at t, a time that has just been read.
-func (c *Clock) Of(t time.Time) int64 {
+// At returns the value of Now at t, a time that has just been read.
+func (c *Clock) At(t time.Time) int64 {
 	mono := int64(t.Sub(c.base))
 	return c.timeAt(mono, int64(t.Round(0).Sub(c.base.Round(0)))-mono)
 }

@@ -32,7 +32,7 @@ func TestClockAddsForwardSteps(t *testing.T) {
 }
 
 // Each reading after a suspend counts it, also while another reader is about to record it.
-func TestEveryReadingSeesSuspend(t *testing.T) {
+func TestEachClockReadingCountsSuspend(t *testing.T) {
 	t.Parallel()
 	for range 30_000 {
 		c := NewClock()

@@ -18,9 +18,9 @@ func CloseTime() time.Duration { return Scale(2 * time.Second) }
 // ReleaseTime bounds the wait for the answer to a release or a rollback.
 func ReleaseTime() time.Duration { return Scale(2 * time.Second) }
 
-// LastWords bounds the time that a request continues after its caller has left, because cancelling it would
+// FinishTime bounds the time that a request continues after its caller has left, because cancelling it would
 // cost its connection.
-func LastWords() time.Duration { return Scale(100 * time.Millisecond) }
+func FinishTime() time.Duration { return Scale(100 * time.Millisecond) }
 
 // EventsTime returns how long Close waits for slow hooks.
 func EventsTime() time.Duration { return Scale(time.Second) }
@@ -74,21 +74,21 @@ func NotifyTime() time.Duration { return Scale(2 * time.Second) }
 
 // Times after which a service or a process counts as silent, and not only as slow.
 
-// Overdue is the time without an answer after which errors name a node, and requests that do not need the node
+// OverdueTime is the time without an answer after which errors name a node, and requests that do not need the node
 // stop waiting for it. It is long compared with any network path, and short compared with the time of a
 // request.
-func Overdue() time.Duration { return Scale(250 * time.Millisecond) }
+func OverdueTime() time.Duration { return Scale(250 * time.Millisecond) }
 
-// Silence is the time without an answer to any request after which the connection to a node is closed.
-func Silence() time.Duration { return Scale(2 * time.Second) }
+// SilenceTime is the time without an answer to any request after which the connection to a node is closed.
+func SilenceTime() time.Duration { return Scale(2 * time.Second) }
 
 // TurnTime is the time without an answer to any other request after which a request that waits for its turn
 // fails.
 func TurnTime() time.Duration { return Scale(time.Second) }
 
-// Standstill is the delay of the end of a wait from which on a process counts as stopped, and not only as
+// StandstillTime is the delay of the end of a wait from which on a process counts as stopped, and not only as
 // busy.
-func Standstill() time.Duration { return Scale(2 * time.Second) }
+func StandstillTime() time.Duration { return Scale(2 * time.Second) }
 
 // Times for a diagnosis.
 

@@ -90,7 +90,7 @@ func (a *Actions) yieldAsks(before uint32, c *Claim, at int64, owners Owners, yi
 			}
 			switch {
 			case ask.Kind.Frees():
-				ask.HandOver, ask.MinHold = HandOver(c.TTL), c.MinHold
+				ask.HandOver, ask.MinHold = HandOverTime(c.TTL), c.MinHold
 			case ask.Kind == AskCommit, ask.Kind == AskRenew:
 				ask.Token, ask.Restore = c.Token, ask.Kind == AskRenew && a.Restore.Has(n)
 			}
@@ -116,9 +116,9 @@ func (k *Ask) Reply(r Reply) Reply {
 	return r
 }
 
-// Answer executes ask on the lock. now is the node's clock, in µs. It returns the changed lock, the reply, and
+// Execute executes ask on the lock. now is the node's clock, in µs. It returns the changed lock, the reply, and
 // the wake-up for the waiter to which the lock was handed.
-func (l Lock) Answer(now int64, ask *Ask, hears func(owner string) bool) (Lock, Reply, Wake) {
+func (l Lock) Execute(now int64, ask *Ask, hears func(owner string) bool) (Lock, Reply, Wake) {
 	var r Reply
 	var woken Wake
 	switch ttl := Millis(ask.TTL); ask.Kind {

@@ -106,7 +106,7 @@ func TestLockAnswersEachRequest(t *testing.T) {
 		"release, MinHold":  {mine, Ask{Kind: AskRelease, MinHold: lease}, Freed, Lock{Owner: KeptID("a"), Until: now/1000 + lease/ms, Fence: firstBlockEnd}},
 	} {
 		row.ask.Owner, row.ask.TTL = "a", 2*ttl*ms
-		if l, r, _ := row.lock.Answer(now, &row.ask, nobodyListens); r.Kind != row.kind || l != row.want {
+		if l, r, _ := row.lock.Execute(now, &row.ask, nobodyListens); r.Kind != row.kind || l != row.want {
 			t.Errorf("%s: %+v, left %+v, want %+v", name, r, l, row.want)
 		}
 	}
@@ -116,9 +116,9 @@ func TestLockAnswersEachRequest(t *testing.T) {
 func TestReleaseWithoutHandOverFreesLock(t *testing.T) {
 	const now = 1_000_000
 	l := Lock{Owner: "a", Token: 69, Until: now, Fence: 100, Queue: Queue("").With(Place{Owner: "b", Stamp: 1, Until: now})}
-	for _, handOver := range []int64{0, HandOver(lease)} {
+	for _, handOver := range []int64{0, HandOverTime(lease)} {
 		ask := Ask{Kind: AskRelease, TTL: lease, HandOver: handOver, Owner: "a"}
-		after, reply, woken := l.Answer(now, &ask, func(string) bool { return true })
+		after, reply, woken := l.Execute(now, &ask, func(string) bool { return true })
 		if reply.Kind != Freed || (after.Owner == "b") != (handOver != 0) || after.Owner != woken.Owner {
 			t.Errorf("handed over for %d: %+v, woken %v", handOver, after, woken)
 		}

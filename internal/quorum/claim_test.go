@@ -241,7 +241,7 @@ func TestLateQuorumRestartsWaiter(t *testing.T) {
 	p.check("under a fresh id", p.last.FreshID && p.last.Release == All(3) && p.c.Stamp == stamp && p.c.RestUntil > p.now)
 }
 
-func TestLateGrantsAreKeptAsRedundancy(t *testing.T) {
+func TestLateGrantsAddSpareNodes(t *testing.T) {
 	t.Parallel()
 	p := startClaim(t, 3, 0)
 	p.grant(0, 100)

@@ -23,7 +23,7 @@
 //     returns the new claim and the requests to be sent. [Actions.Asks] yields
 //     these in the order in which they are sent.
 //   - [Lock] is the lock on one node, the twin of the Lua scripts in
-//     internal/wire/scripts. Each of its methods is one script; [Lock.Answer]
+//     internal/wire/scripts. Each of its methods is one script; [Lock.Execute]
 //     executes a request by the method for its kind.
 //
 // Neither does I/O, reads a clock, draws random numbers or starts a goroutine;

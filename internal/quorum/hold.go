@@ -56,7 +56,7 @@ func (c *Claim) stepHeld(e *Event, a *Actions) {
 	case Tick: // the engine ends the round of a held lock
 		c.Renewing = 0
 	}
-	c.reportRound(c.Kept, c.Renewing, Renewed, NotRenewed, a)
+	c.reportOutcome(c.Kept, c.Renewing, Renewed, NotRenewed, a)
 	c.regainNodes(e.At, a)
 }
 
@@ -154,12 +154,12 @@ func (c *Claim) stepOver(e *Event, a *Actions) {
 	case Release: // the holder does not know of the loss, and waits for this outcome
 		c.Unreported = true
 	}
-	c.reportRound(c.Released, c.Releasing, Released, NotReleased, a)
+	c.reportOutcome(c.Released, c.Releasing, Released, NotReleased, a)
 }
 
-// reportRound reports the outcome of a round, once: good if done is a quorum, and bad if done cannot become
+// reportOutcome reports the outcome of a round, once: good if done is a quorum, and bad if done cannot become
 // one because of the nodes in out.
-func (c *Claim) reportRound(done, out Set, good, bad Outcome, a *Actions) {
+func (c *Claim) reportOutcome(done, out Set, good, bad Outcome, a *Actions) {
 	switch {
 	case !c.Unreported:
 	case c.canBeQuorum(done):

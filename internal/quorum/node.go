@@ -49,8 +49,8 @@ func (e ClockError) Error() string {
 		float64(ahead)/1_000_000, side)
 }
 
-// ErrTokensEnd is returned by a node whose counter has no tokens left: see MaxToken.
-var ErrTokensEnd = errors.New("COUNTER no tokens are left")
+// ErrNoTokensLeft is returned by a node whose counter has no tokens left: see MaxToken.
+var ErrNoTokensLeft = errors.New("COUNTER no tokens are left")
 
 // nextTokenBlock promises the next block of tokens, none below least. It returns an error, and changes
 // nothing, if a new counter must not start, or no tokens are left.
@@ -65,7 +65,7 @@ func (l *Lock) nextTokenBlock(now, clock, least int64) (base int64, err error) {
 	}
 	base = max(base, least)
 	if base > FirstOfBlock(MaxToken) {
-		return 0, ErrTokensEnd
+		return 0, ErrNoTokensLeft
 	}
 	l.Fence = LastOfBlock(base)
 	return base, nil
@@ -149,7 +149,7 @@ func (l Lock) Acquire(now int64, owner string, ttl, clock, least, stamp int64, h
 			l.queueOwner(owner, now, stamp)
 		}
 		if woken := l.wakeWaiter(owner, hears); woken != "" {
-			left := HandOver(ttl*ms) / ms
+			left := HandOverTime(ttl*ms) / ms
 			l.take(woken, base, now, left)
 			return l, l.deniedReply(left), Wake{Owner: woken}
 		}

@@ -802,7 +802,7 @@ func TestNoteLastsTwoTTLsAndTwoSeconds(t *testing.T) {
 		time.Minute:           122 * time.Second,
 		24 * time.Hour:        48*time.Hour + 2*time.Second,
 	} {
-		if got := time.Duration(Noted(int64(longest))); got != want {
+		if got := time.Duration(NoteTime(int64(longest))); got != want {
 			t.Errorf("a node knows for %v from whom it took a lock, with leases of up to %v, want %v", got, longest, want)
 		}
 	}

@@ -137,7 +137,7 @@ func (c *Claim) wakeUpGrants(e *Event, n Set) bool {
 
 // partialWait returns how long partial grants wait for the other nodes: a few round trips.
 func (c *Claim) partialWait() int64 {
-	return min(max(4*c.RoundTrip, minPartialWait), HandOver(c.TTL)/2)
+	return min(max(4*c.RoundTrip, minPartialWait), HandOverTime(c.TTL)/2)
 }
 
 // countVote counts an answer to an acquire.
@@ -259,7 +259,7 @@ func (c *Claim) decideOutcome(e *Event, a *Actions) {
 	}
 	if c.Token != 0 && c.canBeQuorum(c.Agreed) {
 		trust := c.keptUntil(c.Agreed)
-		if unconfirmed := c.HandedOver & c.Agreed; unconfirmed != 0 && trust-e.At < HandOver(c.TTL)/4 {
+		if unconfirmed := c.HandedOver & c.Agreed; unconfirmed != 0 && trust-e.At < HandOverTime(c.TTL)/4 {
 			c.askNodes(unconfirmed&^c.Asked, e.At, a) // too little time is left for the renewal
 			return
 		}
@@ -285,7 +285,7 @@ func (c *Claim) decideOutcome(e *Event, a *Actions) {
 	}
 	if c.Adopts && c.canBeQuorum(c.allNodes()&^(c.Denied|c.Fatal)) {
 		if c.RestUntil == 0 { // a silent node may have executed the request, so it has to be asked again
-			a.Obstacle, c.RestUntil = Unavailable, e.At+c.pollRest(e.Rand)
+			a.Obstacle, c.RestUntil = Unavailable, e.At+c.pollPause(e.Rand)
 		}
 		return
 	}
@@ -369,7 +369,7 @@ func (c *Claim) dropLateQuorum(e *Event, a *Actions) {
 	}
 	a.Obstacle = Unavailable
 	c.renewID(a)
-	c.RestUntil = e.At + c.pollRest(e.Rand)
+	c.RestUntil = e.At + c.pollPause(e.Rand)
 }
 
 // endRound ends a round without a quorum. The claim gives partial grants back and waits for a wake-up, for
@@ -388,7 +388,7 @@ func (c *Claim) endRound(e *Event, a *Actions) {
 	a.Subscribe = !c.Queueing // even in an outage, so that a node is asked as soon as its wake-ups arrive again
 	if c.Token != 0 || !c.Queueing && c.Granted != 0 {
 		c.renewID(a) // an id that committed, or has no place to keep, ends here
-		c.RestUntil = e.At + c.pollRest(e.Rand)
+		c.RestUntil = e.At + c.pollPause(e.Rand)
 		return
 	}
 	c.giveBack(a)
@@ -397,17 +397,17 @@ func (c *Claim) endRound(e *Event, a *Actions) {
 		// A waiter that only a minority knows could block the heads of their queues for ever.
 		c.renewID(a)
 		c.Queueing = false
-		c.RestUntil = e.At + c.pollRest(e.Rand)
+		c.RestUntil = e.At + c.pollPause(e.Rand)
 	case c.Queueing:
 		if c.RestUntil == 0 {
-			c.RestUntil = e.At + c.queuedRest(e.Rand)
+			c.RestUntil = e.At + c.queuedPause(e.Rand)
 		}
 	case answered && c.canBeQuorum(c.Subscribed):
 		c.Queueing = true
 		c.askNodes(c.allNodes(), e.At, a)
 	default:
 		if c.RestUntil == 0 {
-			c.RestUntil = e.At + c.pollRest(e.Rand)
+			c.RestUntil = e.At + c.pollPause(e.Rand)
 		}
 	}
 }
@@ -438,9 +438,9 @@ func (c *Claim) renewID(a *Actions) {
 	}
 }
 
-// queuedRest returns how long a queued waiter rests if no wake-up comes. A larger crowd asks together about as
+// queuedPause returns how long a queued waiter rests if no wake-up comes. A larger crowd asks together about as
 // often as a hundred waiters do.
-func (c *Claim) queuedRest(rand uint32) int64 {
+func (c *Claim) queuedPause(rand uint32) int64 {
 	d := maxQueuedRest
 	if c.MinLeft != 0 {
 		d = min(c.MinLeft, maxQueuedRest)
@@ -452,9 +452,9 @@ func (c *Claim) queuedRest(rand uint32) int64 {
 	return d + int64(rand)%(d/8+ms)
 }
 
-// pollRest returns how long a waiter without a place in the queue rests: 20 ms doubling to 1 s, with full
+// pollPause returns how long a waiter without a place in the queue rests: 20 ms doubling to 1 s, with full
 // jitter, but no longer than the denied lock lasts.
-func (c *Claim) pollRest(rand uint32) int64 {
+func (c *Claim) pollPause(rand uint32) int64 {
 	d := min(minPollRest<<c.Polls, maxPollRest)
 	if d < maxPollRest {
 		c.Polls++

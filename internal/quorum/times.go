@@ -24,7 +24,7 @@ const (
 
 // Times of a claim, in nanoseconds like every time in a Claim.
 const (
-	// MaxHandOver is the longest HandOver.
+	// MaxHandOver is the longest HandOverTime.
 	MaxHandOver = 1000 * ms
 
 	maxQueuedRest  = 1000 * ms // longest rest of a queued waiter behind at most crowd others
@@ -34,22 +34,22 @@ const (
 	maxPollRest    = 1000 * ms
 	minPartialWait = 10 * ms // shortest time that partial grants of a hand-over are kept
 	minForeignRest = 20 * ms // rest of a waiter behind a holder whose release wakes nobody
-	maxForeignRest = 90 * ms // queuedRest adds some more
+	maxForeignRest = 90 * ms // queuedPause adds some more
 )
 
 // Drift returns the drift of clocks over ttl, as pace.Drift does.
 func Drift(ttl int64) int64 { return int64(pace.Drift(time.Duration(ttl))) }
 
-// HandOver returns how long a handed-over lock stays held before its new holder has to renew or confirm it.
+// HandOverTime returns how long a handed-over lock stays held before its new holder has to renew or confirm it.
 // ttl is the TTL of the holder that released it.
-func HandOver(ttl int64) int64 { return min(ttl, MaxHandOver) }
+func HandOverTime(ttl int64) int64 { return min(ttl, MaxHandOver) }
 
-// Noted returns how long a node keeps a note about the owner of a forced or adopted lock, unless the node is
+// NoteTime returns how long a node keeps a note about the owner of a forced or adopted lock, unless the node is
 // the only one and no other can replace it. Another node may have prolonged the lock, for up to maxTTL, just
 // before it executed the same request. Between the first and the last node of a quorum, an adoption takes at
 // most maxTTL, because the adopter's first grant must still count, and a force takes a second. One more second
 // allows for clocks of different rates.
-func Noted(maxTTL int64) int64 { return 2 * (maxTTL + 1000*ms) }
+func NoteTime(maxTTL int64) int64 { return 2 * (maxTTL + 1000*ms) }
 
 // RequestTimeout returns how long a client waits for the answer to a request.
 func RequestTimeout(ttl int64) int64 { return int64(pace.RequestTime(time.Duration(ttl), pace.Voters)) }

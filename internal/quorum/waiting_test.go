@@ -24,7 +24,7 @@ func TestCrowdedWaitersAskWithinTenSeconds(t *testing.T) {
 		for rand := range uint32(1000) {
 			var c Claim
 			c.MinLeft, c.MaxWaiters = ms, n
-			rest := c.queuedRest(rand * (1 << 32 / 1000))
+			rest := c.queuedPause(rand * (1 << 32 / 1000))
 			if sum += rest; rest > 10_000*ms {
 				t.Fatalf("%d wait: one rests for %v", n, time.Duration(rest))
 			}
@@ -35,7 +35,7 @@ func TestCrowdedWaitersAskWithinTenSeconds(t *testing.T) {
 	}
 	var c Claim
 	c.MinLeft, c.MaxWaiters = 50*ms, 100
-	if rest := c.queuedRest(0); rest != 50*ms {
+	if rest := c.queuedPause(0); rest != 50*ms {
 		t.Errorf("100 wait: one rests for %v, want the time left", time.Duration(rest))
 	}
 }
@@ -52,7 +52,7 @@ func TestCrowdedWaiterPollsLessOften(t *testing.T) {
 	p.check("the crowd has gone", p.c.RestUntil <= p.now+1200*ms)
 }
 
-func TestPartialGrantsGoBackKeepingPlace(t *testing.T) {
+func TestPartialGrantsAreReturnedKeepingPlace(t *testing.T) {
 	t.Parallel()
 	p := startClaim(t, 3, stamp)
 	p.check("asked with the stamp", p.last.Stamped == All(3))
@@ -118,7 +118,7 @@ func TestGrantDuringGiveBackEndsID(t *testing.T) {
 	p.check("not counted", p.last.FreshID && p.last.Release == All(3) && p.c.Phase == Seeking)
 }
 
-func TestNodeOwingGiveBackIsNoRedundancy(t *testing.T) {
+func TestNodeOwingGiveBackIsNotSpare(t *testing.T) {
 	t.Parallel()
 	p := claimAfterGiveBack(t)
 	p.step(Event{Kind: Woken, Node: 1})
@@ -276,7 +276,7 @@ func TestHandOverOfDifferentBasesIsCommitted(t *testing.T) {
 }
 
 // The hand-over may have expired or been given back before the wake-up is read.
-func TestDoubtfulHandOverIsVerified(t *testing.T) {
+func TestUnconfirmedHandOverIsVerified(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]func(p *claimTest){
 		"the last answer is old":    func(p *claimTest) { p.now += second/2 - Drift(second) + 1 },

@@ -18,8 +18,8 @@ type Conn struct {
 // NewConn returns a Conn over a connection without pending commands.
 func NewConn(c net.Conn) *Conn { return &Conn{Conn: c, Reader: NewReader(c)} }
 
-// RoomFor returns how much memory the replies to the commands may take together.
-func RoomFor(cmds [][]string) int {
+// ReplyMemory returns how much memory the replies to the commands may take together.
+func ReplyMemory(cmds [][]string) int {
 	scripts := 0
 	for _, cmd := range cmds {
 		switch cmd[0] {
@@ -38,7 +38,7 @@ func RoomFor(cmds [][]string) int {
 // an error the connection is unusable. If the server closed the connection after an error reply, the error
 // contains that reply.
 func (c *Conn) Do(cmds ...[]string) ([]Value, error) {
-	left := RoomFor(cmds)
+	left := ReplyMemory(cmds)
 	c.Room = func() int { return left }
 	defer func() { c.Room = nil }()
 	var out []byte

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Contain calls fn, which handles bytes of the other end of a connection, and returns a panic of fn as an
+// CatchPanic calls fn, which handles bytes of the other end of a connection, and returns a panic of fn as an
 // error that names the place. Unexpected bytes then end one connection and never the program.
-func Contain(fn func() error) (err error) {
+func CatchPanic(fn func() error) (err error) {
 	defer func() {
 		if fault := recover(); fault != nil {
 			err = fmt.Errorf("a fault in Holdfast, please report it: %v (%s)", fault, panicSite())

@@ -93,8 +93,8 @@ func (v Value) Decode() any {
 // Err returns an error reply without the prefix "ERR ".
 func (v Value) Err() Error { return Error(strings.TrimPrefix(string(v.Text), "ERR ")) }
 
-// Says reports whether a decoded reply is an error with that code, such as NOSCRIPT.
-func Says(reply any, code string) bool {
+// IsErrorCode reports whether a decoded reply is an error with that code, such as NOSCRIPT.
+func IsErrorCode(reply any, code string) bool {
 	err, ok := reply.(error)
 	return ok && strings.HasPrefix(err.Error(), code)
 }

@@ -5,7 +5,7 @@
 //
 //	connected ──Prepare, CheckGrant, Wake──► requests and answers, above the floor
 //	    │
-//	    │ Watch.Look: the node is silent, its quarantine is over, or this client stood still
+//	    │ Watch.Check: the node is silent, its quarantine is over, or this client stood still
 //	    ▼
 //	broken ──Ledger.Owe──► releases that may not have been executed
 //	    │

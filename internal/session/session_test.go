@@ -96,7 +96,7 @@ func TestTokensBelowFloorDoNotCount(t *testing.T) {
 
 func TestSilentNodeIsLeftAtSecondCheck(t *testing.T) {
 	t.Parallel()
-	silence := int64(pace.Silence())
+	silence := int64(pace.SilenceTime())
 	for _, replaced := range []bool{false, true} {
 		w := session.Watch{Replaced: replaced}
 		for i, look := range []struct {
@@ -117,9 +117,9 @@ func TestSilentNodeIsLeftAtSecondCheck(t *testing.T) {
 			if replaced && look.late { // its successor may grant locks soon
 				look.err = session.ErrSilent
 			}
-			err := w.Look(session.Sight{Now: int64(i) * second, Silent: look.silent, Renewal: look.renewal})
+			err := w.Check(session.Snapshot{Now: int64(i) * second, Silent: look.silent, Renewal: look.renewal})
 			if !errors.Is(err, look.err) || w.Stalled != look.stalled || w.Doubted != (look.late && !replaced) {
-				t.Errorf("look %d, replaced %v: Look() = %v, %+v; want %+v", i, replaced, err, w, look)
+				t.Errorf("look %d, replaced %v: Check() = %v, %+v; want %+v", i, replaced, err, w, look)
 			}
 		}
 	}
@@ -139,7 +139,7 @@ func TestClientLeavesAfterStandstillOrQuarantine(t *testing.T) {
 		{session.Watch{Votes: second}, second - 1, nil},
 		{session.Watch{Votes: second}, second, session.ErrServed},
 	} {
-		if err := c.watch.Look(session.Sight{Now: c.now}); !errors.Is(err, c.err) {
+		if err := c.watch.Check(session.Snapshot{Now: c.now}); !errors.Is(err, c.err) {
 			t.Errorf("%+v: Look(%d) = %v, want %v", c.watch, c.now, err, c.err)
 		}
 	}
@@ -147,7 +147,7 @@ func TestClientLeavesAfterStandstillOrQuarantine(t *testing.T) {
 
 func TestStalledNodeIsSkippedIfSpare(t *testing.T) {
 	t.Parallel()
-	overdue := int64(pace.Overdue())
+	overdue := int64(pace.OverdueTime())
 	for _, c := range []struct {
 		kind   quorum.AskKind
 		silent int64
@@ -159,7 +159,7 @@ func TestStalledNodeIsSkippedIfSpare(t *testing.T) {
 		{kind: quorum.AskRenew, silent: overdue + 1},
 		{kind: quorum.AskRelease, silent: overdue + 1, spare: true},
 	} {
-		if got := session.Skips(c.kind, c.silent, func() bool { return c.spare }); got != c.want {
+		if got := session.ShouldSkip(c.kind, c.silent, func() bool { return c.spare }); got != c.want {
 			t.Errorf("%+v: Skips() = %v", c, got)
 		}
 	}

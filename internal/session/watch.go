@@ -23,14 +23,14 @@ var (
 // may have a successor whose quarantine is over.
 func StoodStill(looked, now int64) bool { return now-looked > int64(Standstill) }
 
-// Skips reports whether a request fails at once, because the node has been silent for so long that it counts
+// ShouldSkip reports whether a request fails at once, because the node has been silent for so long that it counts
 // as stalled, and the caller can do without it: it does not wait, or the other nodes suffice. Releases are
 // never skipped.
-func Skips(kind quorum.AskKind, silent int64, spare func() bool) bool {
+func ShouldSkip(kind quorum.AskKind, silent int64, spare func() bool) bool {
 	return !kind.Frees() && isStalled(silent) && spare()
 }
 
-func isStalled(silent int64) bool { return silent > int64(pace.Overdue()) }
+func isStalled(silent int64) bool { return silent > int64(pace.OverdueTime()) }
 
 // Watch decides when a client leaves a connection.
 type Watch struct {
@@ -44,8 +44,8 @@ type Watch struct {
 	Doubted bool
 }
 
-// Sight holds the state of a connection when a client looks at it.
-type Sight struct {
+// Snapshot holds the state of a connection when a client looks at it.
+type Snapshot struct {
 	Now     int64
 	Silent  int64 // time without any answer while requests are in progress
 	Renewal int64 // shortest TTL of a renewal in progress; 0: none
@@ -54,17 +54,17 @@ type Sight struct {
 // maxSilence returns how long the node may be silent before the client turns to another connection. It leaves
 // a waiting renewal time for another attempt: this connection may be dead, behind a firewall that has forgotten
 // it.
-func (s Sight) maxSilence() int64 {
+func (s Snapshot) maxSilence() int64 {
 	if s.Renewal == 0 {
-		return int64(pace.Silence())
+		return int64(pace.SilenceTime())
 	}
-	return int64(min(pace.Silence(), pace.RequestTime(time.Duration(s.Renewal), pace.Alone)))
+	return int64(min(pace.SilenceTime(), pace.RequestTime(time.Duration(s.Renewal), pace.Alone)))
 }
 
-// Look returns the reason why the client leaves the connection; nil: it stays. It leaves or doubts a silent
+// Check returns the reason why the client leaves the connection; nil: it stays. It leaves or doubts a silent
 // node at the second look that finds the node silent: after the first, a client that was stopped reads the
 // answers that have arrived.
-func (w *Watch) Look(s Sight) error {
+func (w *Watch) Check(s Snapshot) error {
 	switch {
 	case w.Votes != 0 && s.Now >= w.Votes:
 		return ErrServed
@@ -75,7 +75,7 @@ func (w *Watch) Look(s Sight) error {
 	w.Looked, w.Stalled = s.Now, isStalled(s.Silent)
 	late := before && w.Stalled && s.Silent > s.maxSilence()
 	w.Doubted = late && !w.Replaced
-	if late && (w.Replaced || s.Silent > int64(pace.Silence())) {
+	if late && (w.Replaced || s.Silent > int64(pace.SilenceTime())) {
 		return ErrSilent
 	}
 	return nil

@@ -24,9 +24,9 @@ const (
 	dashboard = "../dashboard.json"
 )
 
-// others has metrics of redis_exporter, and metrics of the command as the node exporter serves them.
+// exporterMetrics has metrics of redis_exporter, and metrics of the command as the node exporter serves them.
 // verify/dashboard serves them too.
-const others = `# TYPE redis_db_keys gauge
+const exporterMetrics = `# TYPE redis_db_keys gauge
 redis_db_keys{db="db0"} 5
 # TYPE redis_db_keys_expiring gauge
 redis_db_keys_expiring{db="db0"} 4
@@ -170,7 +170,7 @@ func TestDashboardQueriesReturnData(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	exporter := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(others)) }))
+	exporter := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(exporterMetrics)) }))
 	defer exporter.Close()
 	address := startPrometheus(t, example.Host, strings.TrimPrefix(exporter.URL, "http://"))
 	open := dashboardQueries(t)

@@ -11,13 +11,13 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// faulty panics where an answer is read.
-type faulty struct{ connection }
+// faultyConn panics where an answer is read.
+type faultyConn struct{ connection }
 
-func (faulty) QueryContext(context.Context, string, []sqldriver.NamedValue) (sqldriver.Rows, error) {
+func (faultyConn) QueryContext(context.Context, string, []sqldriver.NamedValue) (sqldriver.Rows, error) {
 	panic("an answer that is too short")
 }
-func (faulty) IsValid() bool { return true }
+func (faultyConn) IsValid() bool { return true }
 
 // Many small packets also count as one endless answer, but not answers to separate statements.
 func TestEndlessAnswerReturnsError(t *testing.T) {
@@ -57,7 +57,7 @@ func TestEndlessAnswerReturnsError(t *testing.T) {
 func TestPanicEndsOneConnection(t *testing.T) {
 	t.Parallel()
 	near, far := net.Pipe()
-	g := &guardedConn{connection: faulty{}, wire: &limitedConn{Conn: near}}
+	g := &guardedConn{connection: faultyConn{}, wire: &limitedConn{Conn: near}}
 	_, err := g.QueryContext(t.Context(), "SELECT 1", nil)
 	if !errors.Is(err, mysql.ErrInvalidConn) || g.IsValid() {
 		t.Errorf("QueryContext() = %v, valid: %v; want a connection that broke", err, g.IsValid())

@@ -41,7 +41,7 @@ var grammar = driverkit.Grammar{
 
 // Options configure a Driver. The zero value works.
 type Options struct {
-	// NoCheck leaves out the first statement, so that there is a driver also for a database that has no tables yet or
+	// NoCheck skips the first statement, so that a driver can be opened even for a database that has no tables yet or
 	// rejects this client: for Migrate, Limits and Diagnose.
 	NoCheck bool
 }
@@ -86,7 +86,7 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 		return db
 	}
 	// The renewal connection has no lifetime: the driver replaces it once another is open.
-	d := &Driver{db: pool(connections, connections, lifetime), renewDB: pool(renewConnections, 1, 0), secrets: u.Secrets("key")}
+	d := &Driver{db: pool(connections, connections, lifetime), renewDB: pool(renewConnections, 1, 0), secrets: u.SecretFiles("key")}
 	d.Driver, err = sqllock.New(ctx, d.db, sqllock.MySQL, &sqllock.Options{
 		NoCheck: opts.NoCheck, Node: cfg.Addr, Prefix: u.Parameters["prefix"], RenewDB: d.renewDB,
 	})
@@ -107,7 +107,7 @@ func (e explainingConnector) Connect(ctx context.Context) (sqldriver.Conn, error
 	conn, err := connectGuarded(ctx, e.Connector)
 	for _, way := range []error{mysql.ErrOldPassword, mysql.ErrCleartextPassword, mysql.ErrUnknownPlugin} {
 		if errors.Is(err, way) {
-			return nil, driverkit.Refusal{Err: fmt.Errorf("%w: the server wants this user to log in in a way that is not safe or not known here; "+
+			return nil, driverkit.PermanentError{Err: fmt.Errorf("%w: the server wants this user to log in in a way that is not safe or not known here; "+
 				"have the user log in by caching_sha2_password, ed25519 or mysql_native_password", driver.ErrAuth)}
 		}
 	}
@@ -154,7 +154,7 @@ func (d *Driver) Close() error {
 
 // Diagnose implements driver.Doctor.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
-	var notes driverkit.Notes
-	notes.Files(d.secrets...)
+	var notes driverkit.Findings
+	notes.CheckFileModes(d.secrets...)
 	return append(d.Driver.Diagnose(ctx, ttl), notes.Found...)
 }

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
 func TestBadURLsAreRejected(t *testing.T) {
 	t.Parallel()
-	fixture.BadURLs(t, func(ctx context.Context, url string) (*mysql.Driver, error) { return mysql.Open(ctx, url, nil) }, map[string]string{
+	fixture.CheckBadURLs(t, func(ctx context.Context, url string) (*mysql.Driver, error) { return mysql.Open(ctx, url, nil) }, map[string]string{
 		"redis://localhost":                     "mysql://user:password@host:3306/database",
 		"mysql://u:h1dden@host:port/db":         "host:port",
 		"mysql://u:h1dden@a,b/db":               "name the primary",
@@ -42,32 +42,32 @@ func TestURLNamesDatabaseAndTables(t *testing.T) {
 		t.Skip("-short starts no servers for one test alone")
 	}
 	s, err := mariaproc.Start(t.Context())
-	fixture.Stopped(t, s, err)
+	fixture.StopAtEnd(t, s, err)
 	r := fixture.New(t)
 	db, err := sql.Open("mysql", "root@unix("+s.Socket()+")/")
-	r.Must(err)
+	r.NoError(err)
 	defer db.Close()
 	_, err = db.ExecContext(t.Context(), "CREATE DATABASE app")
-	r.Must(err)
+	r.NoError(err)
 	url := "mysql+unix://root@" + s.Socket() + "?db=app&prefix=app.of_"
-	d, err := mysql.Open(r.Within(), url, &mysql.Options{NoCheck: true})
-	fixture.Closed(r, d, err)
-	r.Must(d.Migrate(r.Within()))
-	r.Must(d.Migrate(r.Within()))
-	other, err := mysql.Open(r.Within(), url, nil)
-	fixture.Closed(r, other, err)
-	g := r.Grant(other, "k", fixture.Long)
+	d, err := mysql.Open(r.WaitContext(), url, &mysql.Options{NoCheck: true})
+	fixture.CloseAtEnd(r, d, err)
+	r.NoError(d.Migrate(r.WaitContext()))
+	r.NoError(d.Migrate(r.WaitContext()))
+	other, err := mysql.Open(r.WaitContext(), url, nil)
+	fixture.CloseAtEnd(r, other, err)
+	g := r.AcquireGrant(other, "k", fixture.LongTTL)
 	var owner string
-	r.Must(db.QueryRowContext(t.Context(), "SELECT owner FROM app.of_lock WHERE name = 'k'").Scan(&owner))
+	r.NoError(db.QueryRowContext(t.Context(), "SELECT owner FROM app.of_lock WHERE name = 'k'").Scan(&owner))
 	if owner != g.Owner {
 		t.Errorf("the table says %q, want %q", owner, g.Owner)
 	}
-	for _, f := range d.Diagnose(r.Within(), 0) {
+	for _, f := range d.Diagnose(r.WaitContext(), 0) {
 		if f.Bad() && f.Check != "durability" { // the test servers do not sync
 			t.Errorf("%+v", f)
 		}
 	}
-	r.Must(other.Release(r.Within(), g, 0))
+	r.NoError(other.Release(r.WaitContext(), g, 0))
 }
 
 // The MySQL driver's own error advises a parameter that no URL of this package has.
@@ -93,7 +93,7 @@ func TestOldLoginErrorGivesNoUnsafeAdvice(t *testing.T) {
 			conn.Close()
 		}
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), fixture.Patience())
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.MaxWait())
 	defer cancel()
 	_, err = mysql.Open(ctx, "mysql://app:h1dden@"+l.Addr().String()+"/app", nil)
 	if !errors.Is(err, driver.ErrAuth) || strings.Contains(err.Error(), "allow") || !strings.Contains(err.Error(), "caching_sha2_password") {

@@ -18,18 +18,18 @@ func TestReadsDelayNoRenewal(t *testing.T) {
 	}
 	const looks = 40
 	server, err := mariaproc.Start(t.Context())
-	fixture.Stopped(t, server, err)
+	fixture.StopAtEnd(t, server, err)
 	r := fixture.New(t)
 	root, err := sql.Open("mysql", "root@unix("+server.Socket()+")/")
-	r.Must(err)
+	r.NoError(err)
 	defer root.Close()
 	_, err = root.ExecContext(t.Context(), "CREATE DATABASE locks")
-	r.Must(err)
+	r.NoError(err)
 	relay := fixture.Relay(r, server.Socket(), func() fixture.Protocol { return &fixture.MySQL{} })
-	d, err := mysql.Open(r.Within(), "mysql://root@"+relay.Addr+"/locks", &mysql.Options{NoCheck: true})
-	fixture.Closed(r, d, err)
-	r.Must(d.Migrate(r.Within()))
-	g := r.Grant(d, "k", fixture.Long)
+	d, err := mysql.Open(r.WaitContext(), "mysql://root@"+relay.Addr+"/locks", &mysql.Options{NoCheck: true})
+	fixture.CloseAtEnd(r, d, err)
+	r.NoError(d.Migrate(r.WaitContext()))
+	g := r.AcquireGrant(d, "k", fixture.LongTTL)
 	relay.Halt("LEFT JOIN") // a read of a lock
 	seen := make(chan error, looks)
 	for range looks {
@@ -41,10 +41,10 @@ func TestReadsDelayNoRenewal(t *testing.T) {
 	for range 7 {
 		<-relay.Caught
 	}
-	renewed := fixture.Later(func() driver.Renewal { return d.Renew(r.Within(), []driver.Grant{g})[0] })
+	renewed := fixture.RunAsync(func() driver.Renewal { return d.Renew(r.WaitContext(), []driver.Grant{g})[0] })
 	select {
 	case out := <-renewed:
-		r.Must(out.Err)
+		r.NoError(out.Err)
 	case err := <-seen:
 		t.Errorf("a look was given up before the renewal: %v", err)
 		<-renewed

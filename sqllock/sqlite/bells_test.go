@@ -162,7 +162,7 @@ func TestForceAlertsHolderOverSocket(t *testing.T) {
 	}
 	heard := make(chan [2]string, 1)
 	alerter.Alert(func(owner, why string) { heard <- [2]string{owner, why} })
-	g := fixture.New(t).Grant(holder, "k", fixture.Long)
+	g := fixture.New(t).AcquireGrant(holder, "k", fixture.LongTTL)
 	if forced, err := other.Force(contextInTime(t), "k", g.Token, "moved to another host"); err != nil || !forced {
 		t.Fatalf("Force() = %v, %v", forced, err)
 	}

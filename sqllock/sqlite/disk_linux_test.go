@@ -44,7 +44,7 @@ func TestDoctorNamesContainerLayer(t *testing.T) {
 		defer delete(layers, kind)
 	}
 	layers[kind] = "a layer"
-	var notes driverkit.Notes
+	var notes driverkit.Findings
 	checkSpace(&notes, dir)
 	if len(notes.Found) != 1 || notes.Found[0].Bad() || !strings.Contains(notes.Found[0].Text, "on a layer,") ||
 		strings.Contains(notes.Found[0].Text, "this machine") {

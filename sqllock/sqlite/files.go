@@ -93,7 +93,7 @@ func checkFiles(path string) error {
 }
 
 func errReplaced(name string) error {
-	return driverkit.Refusal{Err: fmt.Errorf("%w: %s was removed or replaced while this program had it open, and other programs may take the same "+
+	return driverkit.PermanentError{Err: fmt.Errorf("%w: %s was removed or replaced while this program had it open, and other programs may take the same "+
 		"locks in another one; start this program again, and remove no file of locks", driver.ErrConfig, name)}
 }
 
@@ -109,7 +109,7 @@ func (k fileGuard) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	if err := checkFiles(k.path); err != nil {
 		return nil, err
 	}
-	opened, err := persistent{k.Connector}.Connect(ctx)
+	opened, err := persistentConnector{k.Connector}.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -193,13 +193,13 @@ func (c *keptConn) Close() error {
 	return err
 }
 
-// persistent opens connections that never remove -wal and -shm when they close. SQLite removes both in the
+// persistentConnector opens connections that never remove -wal and -shm when they close. SQLite removes both in the
 // last process that closes the file. But a process loses its SQLite locks when it opens and closes the file
 // directly, for example to copy it, and another process then takes itself for the last.
-type persistent struct{ sqldriver.Connector }
+type persistentConnector struct{ sqldriver.Connector }
 
 // Connect implements sqldriver.Connector.
-func (p persistent) Connect(ctx context.Context) (sqldriver.Conn, error) {
+func (p persistentConnector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	conn, err := p.Connector.Connect(ctx)
 	if err != nil {
 		return nil, err

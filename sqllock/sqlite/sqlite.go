@@ -63,9 +63,9 @@ const (
 
 // Options configure a Driver. The zero value works.
 type Options struct {
-	// ReadOnly makes no file. Where there is none, nobody has a lock.
+	// ReadOnly creates no file. If the file does not exist, nobody holds a lock.
 	ReadOnly bool
-	// NoCheck opens nothing, so that there is a driver also for a file that cannot be used: for Limits and Diagnose.
+	// NoCheck opens nothing, so that a driver can be opened even for a file that cannot be used: for Limits and Diagnose.
 	NoCheck bool
 }
 
@@ -79,15 +79,16 @@ type Driver struct {
 	alert atomic.Pointer[func(owner, why string)]
 }
 
-// Open returns a driver for the file that url names, and makes the file and its tables where they are missing; opts may be nil. The
-// folder has to be there. Close closes the file.
+// Open returns a driver for the file that url names, and creates the file and its tables if they are missing; opts
+// may be nil. The folder must exist. Close closes the file.
 //
 //	sqlite:///var/lib/holdfast/locks.db
 //	sqlite:/var/lib/holdfast/locks.db                    the same
 //	sqlite:///var/lib/holdfast/locks.db?synchronous=full synced at each commit
 //
-// In the path, write % as %25, ? as %3F and a blank as %20. Errors: ErrInvalid for a URL that cannot be read; ErrConfig for a file that
-// cannot be used, such as in a folder that is not there or on a network file system; ErrAuth where this user may not write.
+// In the path, write % as %25, ? as %3F and a blank as %20. Errors: ErrInvalid for a URL that cannot be parsed;
+// ErrConfig for a file that cannot be used, such as in a missing folder or on a network file system; ErrAuth if this
+// user may not write.
 func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 	return openFile(ctx, url, opts, openSocket, napFor)
 }
@@ -140,7 +141,7 @@ func (d *Driver) connectFile(full, leave bool, nap func(time.Duration)) error {
 		return err
 	}
 	if leave {
-		file, err = newShadow(d.path, persistent{file})
+		file, err = newOptionalFile(d.path, persistentConnector{file})
 		if err != nil {
 			return err
 		}
@@ -155,24 +156,24 @@ func (d *Driver) connectFile(full, leave bool, nap func(time.Duration)) error {
 	return nil
 }
 
-// shadow connects to a file if it exists, and otherwise to empty tables in memory.
-type shadow struct {
+// optionalFile connects to a file if it exists, and otherwise to empty tables in memory.
+type optionalFile struct {
 	sqldriver.Connector
 	path, schema string
 	empty        sqldriver.Connector
 }
 
-func newShadow(path string, file sqldriver.Connector) (sqldriver.Connector, error) {
+func newOptionalFile(path string, file sqldriver.Connector) (sqldriver.Connector, error) {
 	empty, err := sqlite.NewConnector("file::memory:")
 	if err != nil {
 		return nil, err
 	}
 	schema, err := sqllock.Schema(sqllock.SQLite, nil)
-	return shadow{Connector: file, path: path, schema: schema, empty: empty}, err
+	return optionalFile{Connector: file, path: path, schema: schema, empty: empty}, err
 }
 
 // Connect implements sqldriver.Connector.
-func (s shadow) Connect(ctx context.Context) (sqldriver.Conn, error) {
+func (s optionalFile) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	if _, err := os.Stat(s.path); err == nil {
 		return s.Connector.Connect(ctx)
 	}
@@ -220,7 +221,7 @@ func parseURL(text string) (path string, full bool, err error) {
 	for name, all := range values {
 		if name != "synchronous" || len(all) > 1 || !slices.Contains([]string{"full", "normal"}, all[0]) {
 			near := ""
-			if driverkit.Nearest(name, []string{"synchronous"}) == "" {
+			if driverkit.NearestWord(name, []string{"synchronous"}) == "" {
 				near = fmt.Sprintf("parameter %q is not known; ", name)
 			}
 			return invalid("%sthere is synchronous=normal, which is the default, and synchronous=full", near)
@@ -299,7 +300,7 @@ func (d *Driver) Close() error {
 
 // Diagnose implements driver.Doctor. It creates no file.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
-	notes := driverkit.Notes{Node: d.path}
+	notes := driverkit.Findings{Node: d.path}
 	if err := checkUsable(d.path); err != nil {
 		notes.Fault("reach", err)
 		return notes.Found
@@ -341,7 +342,7 @@ func createFile(path string) {
 }
 
 // checkPermissions reports other users who may take locks away or block all others.
-func checkPermissions(notes *driverkit.Notes, path string) {
+func checkPermissions(notes *driverkit.Findings, path string) {
 	var all fs.FileMode
 	for _, info := range statFiles(path) {
 		if info != nil {
@@ -361,7 +362,7 @@ func checkPermissions(notes *driverkit.Notes, path string) {
 }
 
 // checkOrphans reports processes that have removed or replaced files of these locks open.
-func checkOrphans(notes *driverkit.Notes) {
+func checkOrphans(notes *driverkit.Findings) {
 	if all := orphanIDs(notes.Node); len(all) > 0 {
 		notes.Add("files", driver.VerdictFault, fmt.Sprintf("a file of these locks was removed or replaced while process %s had it open: "+
 			"it and the others do not see one another's locks", strings.Join(all, ", ")), "end it, start it again, and remove no file of locks")
@@ -369,7 +370,7 @@ func checkOrphans(notes *driverkit.Notes) {
 }
 
 // checkSpace checks the disk of the folder.
-func checkSpace(notes *driverkit.Notes, folder string) {
+func checkSpace(notes *driverkit.Findings, folder string) {
 	free, kind := diskSpace(folder)
 	switch {
 	case kind != "":

@@ -24,11 +24,11 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock/sqlite"
 )
 
-// leaves marks a process whose tests leave files open.
-const leaves = "SQLITE_TEST_LEAVES_FILES"
+// leavesFilesVariable marks a process whose tests leave files open.
+const leavesFilesVariable = "SQLITE_TEST_LEAVES_FILES"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(leaves) != "" {
+	if os.Getenv(leavesFilesVariable) != "" {
 		os.Exit(m.Run())
 	}
 	os.Exit(leaktest.Run(m))
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 
 // contextInTime returns a context that bounds the wait for an expected event.
 func contextInTime(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), fixture.Patience())
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.MaxWait())
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -44,19 +44,19 @@ func contextInTime(t *testing.T) context.Context {
 func openDriver(t *testing.T, url string, opts *sqlite.Options) *sqlite.Driver {
 	t.Helper()
 	d, err := sqlite.Open(contextInTime(t), url, opts)
-	return fixture.Closed(fixture.New(t), d, err)
+	return fixture.CloseAtEnd(fixture.New(t), d, err)
 }
 
 // takeOnce acquires and releases the lock "k".
 func takeOnce(t *testing.T, d driver.Driver) {
 	t.Helper()
 	r := fixture.New(t)
-	r.Must(d.Release(contextInTime(t), r.Grant(d, "k", fixture.Long), 0))
+	r.NoError(d.Release(contextInTime(t), r.AcquireGrant(d, "k", fixture.LongTTL), 0))
 }
 
 func TestBadURLsAreRejected(t *testing.T) {
 	t.Parallel()
-	fixture.BadURLs(t, func(ctx context.Context, url string) (*sqlite.Driver, error) { return sqlite.Open(ctx, url, nil) }, map[string]string{
+	fixture.CheckBadURLs(t, func(ctx context.Context, url string) (*sqlite.Driver, error) { return sqlite.Open(ctx, url, nil) }, map[string]string{
 		"/tmp/locks.db":                        "sqlite:///",
 		"sqlite://locks.db":                    "three slashes",
 		"sqlite:locks.db":                      "not an absolute path",
@@ -77,7 +77,7 @@ func TestURLFormsOpenSameFile(t *testing.T) {
 	dir := t.TempDir()
 	const escaped = "a%20b%25c%3Fd%23e%26.db"
 	d := openDriver(t, "sqlite://"+dir+"/"+escaped, nil)
-	g := fixture.New(t).Grant(d, "k", fixture.Long)
+	g := fixture.New(t).AcquireGrant(d, "k", fixture.LongTTL)
 	if _, err := os.Stat(filepath.Join(dir, "a b%c?d#e&.db")); err != nil {
 		t.Error(err)
 	}
@@ -142,18 +142,18 @@ func TestReadOnlyDriverCreatesNoFile(t *testing.T) {
 	}
 	d := openDriver(t, url, nil)
 	r := fixture.New(t)
-	g := r.Grant(d, "k", fixture.Long)
+	g := r.AcquireGrant(d, "k", fixture.LongTTL)
 	r.Eventually("the lock is seen", held)
-	r.Must(d.Release(contextInTime(t), g, 0))
+	r.NoError(d.Release(contextInTime(t), g, 0))
 }
 
 // The files are replaced under three drivers of this process: one holds a lock, one waits, one was opened and
 // has done nothing. The test runs in its own process, because connections to replaced files stay open.
 func TestReplacedFilesGiveNoLock(t *testing.T) {
 	t.Parallel()
-	if os.Getenv(leaves) == "" {
+	if os.Getenv(leavesFilesVariable) == "" {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
-		cmd.Env = append(os.Environ(), leaves+"=1")
+		cmd.Env = append(os.Environ(), leavesFilesVariable+"=1")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%v: %s", err, out)
 		}
@@ -187,27 +187,27 @@ func TestReplacedFilesGiveNoLock(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "folder", "locks.db")
 			r := fixture.New(t)
-			r.Must(os.Mkdir(filepath.Dir(path), 0o700))
+			r.NoError(os.Mkdir(filepath.Dir(path), 0o700))
 			url := "sqlite://" + path
 			if strings.HasSuffix(name, "of a link") {
 				url += ".link"
-				r.Must(os.Symlink("locks.db", path+".link"))
+				r.NoError(os.Symlink("locks.db", path+".link"))
 			}
 			holder, waiter, idle := openDriver(t, url, nil), openDriver(t, url, nil), openDriver(t, url, nil)
-			g := r.Grant(holder, "k", fixture.Long)
+			g := r.AcquireGrant(holder, "k", fixture.LongTTL)
 			waited := make(chan error, 1)
 			obstacle := make(chan error, 9)
 			go func() {
-				_, err := waiter.Acquire(contextInTime(t), driver.Request{Key: "k", TTL: fixture.Long, OnObstacle: func(err error) { obstacle <- err }})
+				_, err := waiter.Acquire(contextInTime(t), driver.Request{Key: "k", TTL: fixture.LongTTL, OnObstacle: func(err error) { obstacle <- err }})
 				waited <- err
 			}()
 			<-obstacle
-			r.Must(replace(path))
+			r.NoError(replace(path))
 			if err := <-waited; !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "removed or replaced") {
 				t.Errorf("Acquire() that waited = %v, want ErrConfig as a file was replaced", err)
 			}
 			for _, d := range []*sqlite.Driver{holder, waiter, idle} {
-				_, err := d.Acquire(contextInTime(t), driver.Request{Key: "other", TTL: fixture.Long})
+				_, err := d.Acquire(contextInTime(t), driver.Request{Key: "other", TTL: fixture.LongTTL})
 				if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "removed or replaced") {
 					t.Errorf("Acquire() = %v, want ErrConfig as a file was replaced", err)
 				}
@@ -231,7 +231,7 @@ func TestDoctorNamesProcessesWithRemovedFiles(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "locks.db")
 	r := fixture.New(t)
-	r.Must(os.WriteFile(path, nil, 0o600))
+	r.NoError(os.WriteFile(path, nil, 0o600))
 	looker := openDriver(t, "sqlite://"+path, &sqlite.Options{NoCheck: true})
 	found := func() (faults []string) {
 		for _, f := range looker.Diagnose(contextInTime(t), 0) {
@@ -242,12 +242,12 @@ func TestDoctorNamesProcessesWithRemovedFiles(t *testing.T) {
 		return faults
 	}
 	shm, err := os.OpenFile(path+"-shm", os.O_CREATE|os.O_RDWR, 0o600)
-	r.Must(err)
+	r.NoError(err)
 	defer shm.Close()
 	if faults := found(); len(faults) > 0 {
 		t.Errorf("Diagnose() = %q, want no fault of the files", faults)
 	}
-	r.Must(os.Remove(path + "-shm"))
+	r.NoError(os.Remove(path + "-shm"))
 	if faults := found(); len(faults) != 1 || !strings.Contains(faults[0], fmt.Sprint("process ", os.Getpid())) {
 		t.Errorf("Diagnose() = %q, want that this process has a file that was removed", faults)
 	}
@@ -259,15 +259,15 @@ func TestFullDiskLosesNoLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "locks.db")
 	d := openDriver(t, "sqlite://"+path, nil)
 	r := fixture.New(t)
-	before := r.Grant(d, "before", fixture.Long)
+	before := r.AcquireGrant(d, "before", fixture.LongTTL)
 	limit := func(pages string) { // set on each connection: the driver opens its connections again
 		t.Helper()
-		r.Must(sqlite.Limit(d, pages))
+		r.NoError(sqlite.Limit(d, pages))
 	}
 	limit("page_count")
 	var err error
 	for i := 0; err == nil && i < 1000; i++ {
-		_, err = d.Acquire(contextInTime(t), driver.Request{Key: fmt.Sprint(strings.Repeat("x", 400), i), TTL: fixture.Long, NoWait: true})
+		_, err = d.Acquire(contextInTime(t), driver.Request{Key: fmt.Sprint(strings.Repeat("x", 400), i), TTL: fixture.LongTTL, NoWait: true})
 	}
 	if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "disk is full") {
 		t.Errorf("Acquire() on a full disk = %v, want that it is full", err)
@@ -277,13 +277,13 @@ func TestFullDiskLosesNoLock(t *testing.T) {
 	}
 	limit("1000000")
 	takeOnce(t, d)
-	r.Must(d.Renew(contextInTime(t), []driver.Grant{before})[0].Err)
-	r.Must(d.Release(contextInTime(t), before, 0))
+	r.NoError(d.Renew(contextInTime(t), []driver.Grant{before})[0].Err)
+	r.NoError(d.Release(contextInTime(t), before, 0))
 	db, err := sql.Open("sqlite", "file:"+path)
-	r.Must(err)
+	r.NoError(err)
 	defer db.Close()
 	var verdict string
-	if r.Must(db.QueryRowContext(contextInTime(t), "PRAGMA integrity_check").Scan(&verdict)); verdict != "ok" {
+	if r.NoError(db.QueryRowContext(contextInTime(t), "PRAGMA integrity_check").Scan(&verdict)); verdict != "ok" {
 		t.Errorf("the file is %s", verdict)
 	}
 }
@@ -295,10 +295,10 @@ func TestAcquireWaitsForSlowWriter(t *testing.T) {
 	d := openDriver(t, "sqlite://"+path, nil)
 	r := fixture.New(t)
 	db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate")
-	r.Must(err)
+	r.NoError(err)
 	defer db.Close()
 	tx, err := db.BeginTx(t.Context(), nil)
-	r.Must(err)
+	r.NoError(err)
 	_, err = d.Acquire(contextInTime(t), driver.Request{Key: "k", TTL: 5 * time.Second, NoWait: true})
 	if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrConfig) {
 		t.Errorf("Acquire() while another writes = %v, want ErrUnavailable", err)
@@ -446,23 +446,23 @@ func TestNewFileIsPrivate(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "locks.db")
 			r := fixture.New(t)
-			r.Must(os.Chmod(dir, c.folder))
+			r.NoError(os.Chmod(dir, c.folder))
 			plain, err := os.OpenFile(filepath.Join(t.TempDir(), "plain"), os.O_CREATE, c.want)
-			r.Must(err)
+			r.NoError(err)
 			defer plain.Close()
 			info, err := plain.Stat()
-			r.Must(err)
+			r.NoError(err)
 			c.want = info.Mode().Perm() // the mode after umask
 			d := openDriver(t, "sqlite://"+path, nil)
 			takeOnce(t, d)
 			files, err := os.ReadDir(dir)
-			r.Must(err)
+			r.NoError(err)
 			if len(files) != 4 { // three files and the driver's socket
 				t.Errorf("the folder has %v", files)
 			}
 			for _, f := range files {
 				info, err := f.Info()
-				if r.Must(err); info.Mode().Perm() != c.want {
+				if r.NoError(err); info.Mode().Perm() != c.want {
 					t.Errorf("%s has the mode %v, want %v", f.Name(), info.Mode(), c.want)
 				}
 			}
@@ -477,11 +477,11 @@ func TestNewFileIsPrivate(t *testing.T) {
 			if text := warned(); text != "" {
 				t.Errorf("the doctor warns that %s", text)
 			}
-			r.Must(os.Chmod(path+"-shm", 0o604))
+			r.NoError(os.Chmod(path+"-shm", 0o604))
 			if text := warned(); !strings.Contains(text, "can stop all locks") {
 				t.Errorf("the doctor says %q of a file that others can read", text)
 			}
-			r.Must(os.Chmod(path+"-shm", 0o606))
+			r.NoError(os.Chmod(path+"-shm", 0o606))
 			if text := warned(); !strings.Contains(text, "take locks away") {
 				t.Errorf("the doctor says %q of a file that others can write", text)
 			}
@@ -559,7 +559,7 @@ func TestReleaseContinuesBehindOtherWriter(t *testing.T) {
 		limit func() time.Duration
 	}{
 		"with time":     {false, pace.ReleaseTime},
-		"ended context": {true, pace.LastWords},
+		"ended context": {true, pace.FinishTime},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -594,7 +594,7 @@ func TestReleaseContinuesBehindOtherWriter(t *testing.T) {
 				if err := d.Release(ctx, g, 0); !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, context.Canceled) != c.ended {
 					t.Errorf("Release() while another writes = %v, want that it is not confirmed", err)
 				}
-				if took := time.Since(begun); took > c.limit()+2*pace.LastWords() {
+				if took := time.Since(begun); took > c.limit()+2*pace.FinishTime() {
 					t.Errorf("Release() took %v", took)
 				}
 				must(tx.Rollback())

@@ -14,8 +14,8 @@ import (
 
 const project = "github.com/holdfast-go/holdfast"
 
-// private are the folders of modules that nobody imports or installs: they get no tag.
-var private = []string{"tools", "verify", "fence/sqlfence/sqltest"}
+// privateFolders are the folders of modules that nobody imports or installs: they get no tag.
+var privateFolders = []string{"tools", "verify", "fence/sqlfence/sqltest"}
 
 // unit is one module of the workspace.
 type unit struct {
@@ -24,7 +24,7 @@ type unit struct {
 	file *modfile.File
 }
 
-func (m *unit) isPrivate() bool { return slices.Contains(private, m.dir) }
+func (m *unit) isPrivate() bool { return slices.Contains(privateFolders, m.dir) }
 
 // requiredSiblings returns the modules of the project that m requires.
 func (m *unit) requiredSiblings() (paths []string) {

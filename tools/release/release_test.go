@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// all selects the manual rehearsal, which takes about twenty minutes and needs buildah.
-var all = flag.Bool("all", false, "build every target, the second time with an empty cache, and the image")
+// buildAll selects the manual rehearsal, which takes about twenty minutes and needs buildah.
+var buildAll = flag.Bool("all", false, "build every target, the second time with an empty cache, and the image")
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -159,7 +159,7 @@ func TestCommandInstallsFromProxy(t *testing.T) {
 	s, proxy := publishRelease(t)
 	gopath, env := strangerEnv(t, s, proxy)
 	install := []string{"install", project + "/cmd/holdfast@v0.1.0"}
-	if *all {
+	if *buildAll {
 		env = append(env, "GOCACHE="+t.TempDir())
 	} else {
 		install = slices.Insert(install, 1, "-trimpath") // uses the packages that earlier tests compiled
@@ -334,7 +334,7 @@ func TestDownloadsAreComplete(t *testing.T) {
 	t.Parallel()
 	root := cloneRepository(t)
 	systems := "linux/amd64"
-	if *all {
+	if *buildAll {
 		systems = "all"
 	}
 	program := filepath.Join(t.TempDir(), "release") // without the race detector, which makes compression slow
@@ -350,7 +350,7 @@ func TestDownloadsAreComplete(t *testing.T) {
 
 	t.Run("TwoBuildsAreTheSame", func(t *testing.T) {
 		var env []string
-		if *all {
+		if *buildAll {
 			env = []string{"GOCACHE=" + t.TempDir()}
 		}
 		if a, b := describeTree(t, out), describeTree(t, release(env...)); a != b {
@@ -416,7 +416,7 @@ func TestDownloadsAreComplete(t *testing.T) {
 	})
 	t.Run("Container", func(t *testing.T) { containerWorks(t, out) })
 	t.Run("Image", func(t *testing.T) {
-		if !*all {
+		if !*buildAll {
 			t.Skip("needs buildah; with -all")
 		}
 		imageWorks(t, out)

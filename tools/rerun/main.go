@@ -141,14 +141,14 @@ func (l *lineFilter) close() string {
 	return l.done
 }
 
-// counted is a number of failures or errors in the line of gotestsum.
-var counted = regexp.MustCompile(`, (\d+) (failure|error)s?`)
+// countedFailures is a number of failures or errors in the line of gotestsum.
+var countedFailures = regexp.MustCompile(`, (\d+) (failure|error)s?`)
 
 // recountFailures subtracts failures of tests that passed on repetition, and returns the number of remaining
 // failures and errors.
 func recountFailures(done string, passed, repeats int) (line string, left int) {
-	line = counted.ReplaceAllStringFunc(done, func(part string) string {
-		m := counted.FindStringSubmatch(part)
+	line = countedFailures.ReplaceAllStringFunc(done, func(part string) string {
+		m := countedFailures.FindStringSubmatch(part)
 		n, _ := strconv.Atoi(m[1])
 		if m[2] == "failure" {
 			n -= passed

@@ -50,8 +50,8 @@ type line struct {
 	output strings.Builder
 }
 
-// stood matches the line that reports a stall: see internal/rig/tempo.
-var stood = regexp.MustCompile(`SLOW: stood still ([0-9.]+) s until [0-9:.]+, at pace ([0-9.]+)`)
+// stallLine matches the line that reports a stall: see internal/rig/tempo.
+var stallLine = regexp.MustCompile(`SLOW: stood still ([0-9.]+) s until [0-9:.]+, at pace ([0-9.]+)`)
 
 // wrongOfPackage and wrongOfTest match failures that a slow machine does not explain: their tests are never
 // repeated. A failure in a package's output affects all of its tests; a failure in a test's output breaks a
@@ -107,7 +107,7 @@ func (r *record) addEvent(e event) {
 	case "output":
 		r.output.WriteString(e.Output)
 		t.output.WriteString(e.Output)
-		if m := stood.FindStringSubmatch(e.Output); m != nil {
+		if m := stallLine.FindStringSubmatch(e.Output); m != nil {
 			seconds, _ := strconv.ParseFloat(m[1], 64)
 			pace, _ := strconv.ParseFloat(m[2], 64)
 			r.stalls = append(r.stalls, stall{span{e.Time.Add(-time.Duration(seconds * float64(time.Second))), e.Time}, pace})

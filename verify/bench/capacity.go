@@ -19,20 +19,20 @@ import (
 
 const ttl = 10 * time.Second
 
-// rate is a node's throughput for one kind of request, and the processor time of one.
-type rate struct {
+// nodeRate is a node's throughput for one kind of request, and the processor time of one.
+type nodeRate struct {
 	perSecond float64
 	cpu       time.Duration
 }
 
 // costs has the measured costs of one node.
 type costs struct {
-	fresh       rate    // a lock with a name that is new, taken and released
-	again       rate    // one with a name that was used lately
-	renewal     rate    // renewal of one lease among many
-	idle, queue float64 // share of a processor for an idle client, and for a waiting one
-	lease       float64 // bytes of a held lease
-	connection  float64 // bytes of a connection
+	fresh       nodeRate // a lock with a name that is new, taken and released
+	again       nodeRate // one with a name that was used lately
+	renewal     nodeRate // renewal of one lease among many
+	idle, queue float64  // share of a processor for an idle client, and for a waiting one
+	lease       float64  // bytes of a held lease
+	connection  float64  // bytes of a connection
 }
 
 // nodeBench measures one node, which shares the machine with its clients.
@@ -80,7 +80,7 @@ func isLate(err error) bool { return errors.Is(err, holdfast.ErrUnavailable) }
 
 // measureLocks measures locks with reused names and locks with new names.
 func (y *nodeBench) measureLocks(ctx context.Context) error {
-	for name, r := range map[string]*rate{"throughput": &y.again, "new-throughput": &y.fresh} {
+	for name, r := range map[string]*nodeRate{"throughput": &y.again, "new-throughput": &y.fresh} {
 		l := lockLoads[slices.Index(namesOf(lockLoads), name)]
 		got, err := measureLoad(ctx, y.settings, y.sv, l, team{redisLibraries[0], l.clients, l.workers})
 		if err != nil {
@@ -89,7 +89,7 @@ func (y *nodeBench) measureLocks(ctx context.Context) error {
 		if got[0].locks == 0 {
 			return errors.New("no lock was taken in the time of a measurement")
 		}
-		*r = rate{got[0].figures["locks/s"], time.Duration(got[0].figures["server CPU µs/lock"] * float64(time.Microsecond))}
+		*r = nodeRate{got[0].figures["locks/s"], time.Duration(got[0].figures["server CPU µs/lock"] * float64(time.Microsecond))}
 	}
 	return nil
 }
@@ -207,7 +207,7 @@ func (y *nodeBench) measureRenewals(ctx context.Context) error {
 	}
 	took := time.Since(start)
 	used, err := y.sv.redis.cpuTime()
-	y.renewal = rate{float64(done) / took.Seconds(), (used - cpu) / time.Duration(done)}
+	y.renewal = nodeRate{float64(done) / took.Seconds(), (used - cpu) / time.Duration(done)}
 	return err
 }
 
@@ -424,7 +424,7 @@ func (y *nodeBench) writeFigures(w io.Writer) error {
 	version, err := y.sv.redis.serverVersion()
 	fmt.Fprintf(w, "One node, Redis %s; each rate was measured for %v.\n\n", version, y.settings.time)
 	cells := [][]string{{"of one node", "rate here", "its processor time, each", "a processor at 70 %"}}
-	row := func(what string, r rate) {
+	row := func(what string, r nodeRate) {
 		cells = append(cells, []string{what, roundNumber(r.perSecond) + "/s", fmt.Sprintf("%.1f µs", r.cpu.Seconds()*1e6), roundNumber(full/r.cpu.Seconds()) + "/s"})
 	}
 	row("locks whose names are new, taken and released by 64 workers", y.fresh)

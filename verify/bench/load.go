@@ -41,24 +41,24 @@ const (
 	slow          // a millisecond is added to every reply of every node
 )
 
-// alone is the split of loads in which no client waits for another. There the libraries differ by less than
+// uncontendedSplit is the split of loads in which no client waits for another. There the libraries differ by less than
 // the machine does from one second to the next, so the rounds are shorter and more.
-const alone = 3
+const uncontendedSplit = 3
 
 var lockLoads = []load{
-	{name: "new-latency", clients: 1, workers: 1, fresh: true, split: alone},
-	{name: "new-throughput", clients: 1, workers: 64, fresh: true, split: alone},
-	{name: "latency", clients: 1, workers: 1, split: alone},
-	{name: "throughput", clients: 1, workers: 64, split: alone},
+	{name: "new-latency", clients: 1, workers: 1, fresh: true, split: uncontendedSplit},
+	{name: "new-throughput", clients: 1, workers: 64, fresh: true, split: uncontendedSplit},
+	{name: "latency", clients: 1, workers: 1, split: uncontendedSplit},
+	{name: "throughput", clients: 1, workers: 64, split: uncontendedSplit},
 	{name: "relay", clients: 8, workers: 1, shared: true, inside: time.Millisecond, outside: 2 * time.Millisecond},
 	{name: "handoff", clients: 8, workers: 1, shared: true},
 	{name: "herd", clients: 1, workers: 64, shared: true},
 	{name: "mix", clients: 8, workers: 8, shared: true},
 	{name: "queue-256", clients: 256, workers: 1, shared: true, inside: time.Millisecond, only: []string{holdfastName}, most: 1},
-	{name: "dead", clients: 1, workers: 1, fault: killed, split: alone},
-	{name: "hung", clients: 1, workers: 1, fault: hung, split: alone},
-	{name: "slow-1", clients: 1, workers: 1, fault: slow, split: alone},
-	{name: "slow-8", clients: 1, workers: 8, fault: slow, split: alone},
+	{name: "dead", clients: 1, workers: 1, fault: killed, split: uncontendedSplit},
+	{name: "hung", clients: 1, workers: 1, fault: hung, split: uncontendedSplit},
+	{name: "slow-1", clients: 1, workers: 1, fault: slow, split: uncontendedSplit},
+	{name: "slow-8", clients: 1, workers: 8, fault: slow, split: uncontendedSplit},
 }
 
 var backendLoads = []load{
@@ -90,8 +90,8 @@ type tally struct {
 	stuck, failed int
 }
 
-// running is a load in progress.
-type running struct {
+// runningLoad is a load in progress.
+type runningLoad struct {
 	load
 	from    time.Time     // only waits that end later count
 	over    chan struct{} // closed at the end of the measurement
@@ -121,7 +121,7 @@ func measureLoad(ctx context.Context, s settings, sv *service, l load, teams ...
 		warm += time.Duration(t.clients) * 2 * time.Millisecond // time for each to get its place in the queue
 	}
 	runtime.GC()
-	r := &running{load: l, from: time.Now().Add(warm), over: make(chan struct{}), counted: make([]atomic.Int64, len(teams))}
+	r := &runningLoad{load: l, from: time.Now().Add(warm), over: make(chan struct{}), counted: make([]atomic.Int64, len(teams))}
 	r.end = sync.OnceFunc(func() { close(r.over) })
 	cut, cancel := context.WithDeadline(ctx, r.from.Add(s.time+s.grace))
 	var working sync.WaitGroup
@@ -160,7 +160,7 @@ func measureLoad(ctx context.Context, s settings, sv *service, l load, teams ...
 }
 
 // samplesOf returns the figures of each team. Hand-overs are counted only if one team has the lock to itself.
-func (r *running) samplesOf(tallies [][]*tally, elapsed time.Duration) (out []sample) {
+func (r *runningLoad) samplesOf(tallies [][]*tally, elapsed time.Duration) (out []sample) {
 	for _, t := range tallies {
 		out = append(out, newSample(t, elapsed))
 	}
@@ -171,7 +171,7 @@ func (r *running) samplesOf(tallies [][]*tally, elapsed time.Duration) (out []sa
 }
 
 // startWorkers starts all workers and returns their tallies by team.
-func (r *running) startWorkers(ctx context.Context, working *sync.WaitGroup, prefix string, clients [][]client, teams []team) [][]*tally {
+func (r *runningLoad) startWorkers(ctx context.Context, working *sync.WaitGroup, prefix string, clients [][]client, teams []team) [][]*tally {
 	tallies := make([][]*tally, len(teams))
 	worker := 0
 	for i, t := range teams {
@@ -193,7 +193,7 @@ func (r *running) startWorkers(ctx context.Context, working *sync.WaitGroup, pre
 }
 
 // noteWait records a wait that has ended.
-func (r *running) noteWait(team int, worker int64, t *tally, asked time.Time, err error) {
+func (r *runningLoad) noteWait(team int, worker int64, t *tally, asked time.Time, err error) {
 	got := time.Now()
 	if got.After(r.from) {
 		t.longest = max(t.longest, got.Sub(asked))

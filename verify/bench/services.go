@@ -143,12 +143,12 @@ func libraryNames() (all []string) {
 	return slices.Compact(all)
 }
 
-var prepared atomic.Int64
+var preparedCount atomic.Int64
 
 // prepareService empties the service if it can. It returns the addresses for clients and a new prefix for
 // locks, so that the remains of one run do not delay the next.
 func (sv *service) prepareService(f fault) (prefix string, addrs []string, stop func(), err error) {
-	prefix = fmt.Sprintf("b/%03x", prepared.Add(1))
+	prefix = fmt.Sprintf("b/%03x", preparedCount.Add(1))
 	if err := sv.redis.flushAll(); err != nil || f != slow {
 		return prefix, sv.addrs, func() {}, err
 	}

@@ -18,7 +18,7 @@ var zooKeeperLibraries = []library{
 	}},
 	// As in its documentation: all locks of a client share its session.
 	{name: "zk.Lock", open: func(_ context.Context, addrs []string, _ int) (client, error) {
-		c, _, err := zk.Connect(addrs, 10*time.Second, zk.WithLogger(silent{}))
+		c, _, err := zk.Connect(addrs, 10*time.Second, zk.WithLogger(silentLogger{}))
 		return zkClient{c}, err
 	}},
 }
@@ -32,9 +32,9 @@ func startZooKeeper(ctx context.Context) (*service, error) {
 	return &service{nodes: 3, addrs: ensemble.Addrs(), libraries: zooKeeperLibraries, stop: ensemble.Stop, idle: 1}, nil
 }
 
-type silent struct{}
+type silentLogger struct{}
 
-func (silent) Printf(string, ...any) {}
+func (silentLogger) Printf(string, ...any) {}
 
 type zkClient struct{ *zk.Conn }
 

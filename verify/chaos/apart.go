@@ -71,11 +71,11 @@ func (a *separatedClients) close() {
 func sideName(side int) string { return "side" + strconv.Itoa(side) }
 
 // lockApart acquires the lock of that name, and sometimes inspects the locks first.
-func (h *holdfasts) lockApart(ctx context.Context, s *span, n int, as lockRequest) (held, error) {
+func (h *holdfasts) lockApart(ctx context.Context, s *span, n int, as lockRequest) (heldLock, error) {
 	side := h.apart.side
 	client, err := h.apart.clientFor(ctx, h, s)
 	if err != nil {
-		return held{}, err
+		return heldLock{}, err
 	}
 	key, name := apartKey(s, h.order.Schedule.Keys, side, n), nestedNames[side][n]
 	if rand.N(4) == 0 {
@@ -83,7 +83,7 @@ func (h *holdfasts) lockApart(ctx context.Context, s *span, n int, as lockReques
 	}
 	lease, err := client.Acquire(ctx, name, h.requestOptions(as))
 	if err != nil {
-		return held{}, err
+		return heldLock{}, err
 	}
 	return h.newHeld(lease, key), nil
 }

@@ -108,7 +108,7 @@ type lockHistory struct {
 	writes   map[string][]*access // by storage
 	reads    map[string][]*access // by storage
 	finals   map[string]string    // by storage: final values, if read
-	stops    []stop
+	stops    []suspension
 	takings  map[string]*takeAttempt // by attempt
 }
 
@@ -119,8 +119,8 @@ func newHistory(key string) *lockHistory {
 	}
 }
 
-// stop is a time in which a whole client was suspended.
-type stop struct {
+// suspension is a time in which a whole client was suspended.
+type suspension struct {
 	client     string // name without the number of its process
 	start, end int64
 }

@@ -189,12 +189,12 @@ func TestRecoveryCountsFromFreeLock(t *testing.T) {
 	}
 	asleep := buildHistory(well, &attempt{client: "c.1", asked: 3, got: 25})
 	for end, want := range map[int64]int64{8: 15, 22: 3, 30: 0} { // the lock was released at 10
-		asleep.stops = []stop{{"c", 4, end}}
+		asleep.stops = []suspension{{"c", 4, end}}
 		if free, ok := asleep.nextGrant(5); free != want || !ok {
 			t.Errorf("the only one who asked was stopped until %d: %d, %v, want %d", end, free, ok, want)
 		}
 	}
-	asleep.stops = []stop{{"c", 4, 22}}
+	asleep.stops = []suspension{{"c", 4, 22}}
 	asleep.attempts = append(asleep.attempts, &attempt{client: "c2.1", asked: 14, gaveUp: 26})
 	if free, ok := asleep.nextGrant(5); free != 11 || !ok {
 		t.Errorf("another who asked was not: %d, %v, want 11", free, ok)

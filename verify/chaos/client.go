@@ -69,8 +69,8 @@ type lockRequest struct {
 	adoptable bool          // another process may adopt the lease
 }
 
-// held is a lock as a worker sees it.
-type held struct {
+// heldLock is a lock as a worker sees it.
+type heldLock struct {
 	key     string         // name in the history; empty for the other library
 	token   holdfast.Token // 0: the library has no tokens
 	id      string
@@ -81,7 +81,7 @@ type held struct {
 
 // service gives a client its locks.
 type service interface {
-	takeLock(ctx context.Context, key string, as lockRequest) (held, error)
+	takeLock(ctx context.Context, key string, as lockRequest) (heldLock, error)
 	obeyOrder(ctx context.Context, order string) error
 	close()
 }
@@ -173,8 +173,8 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// keep is the minimum hold of some locks.
-const keep = 700 * time.Millisecond
+// minHoldTime is the minimum hold of some locks.
+const minHoldTime = 700 * time.Millisecond
 
 // job is a worker's work under one lock.
 type job struct {
@@ -184,7 +184,7 @@ type job struct {
 	ops   int           // minimal number of operations
 	hold  time.Duration // minimal duration
 	think time.Duration // longest pause between a read and its write
-	duty  duty
+	duty  holderDuty
 }
 
 func (w *worker) jobFor(s *span) job {
@@ -209,7 +209,7 @@ func (w *worker) jobFor(s *span) job {
 	case passing:
 		j.as.adoptable = locks.adopts
 		if locks.limits.MinHold && rand.N(4) == 0 {
-			j.as.least = keep
+			j.as.least = minHoldTime
 		}
 	}
 	return j
@@ -232,15 +232,15 @@ func (lockTask) title() string        { return "" } // the main table has it
 func (lockTask) takeTurn(ctx context.Context, w *worker, s *span) {
 	j, try := w.jobFor(s), w.nextTry()
 	e := event{Kind: asked, Key: j.key, Try: try, TTL: int64(j.as.ttl), Least: int64(j.as.least)}
-	ask := func(ctx context.Context) (held, error) { return w.locks.takeLock(ctx, j.key, j.as) }
+	ask := func(ctx context.Context) (heldLock, error) { return w.locks.takeLock(ctx, j.key, j.as) }
 	if j.duty == apart {
-		ask = func(ctx context.Context) (held, error) { return w.locks.(*holdfasts).lockApart(ctx, s, j.n, j.as) }
+		ask = func(ctx context.Context) (heldLock, error) { return w.locks.(*holdfasts).lockApart(ctx, s, j.n, j.as) }
 	}
 	if j.duty.handsOver() {
 		if o := w.takeOffer(ctx, s); o != nil {
 			j.key, j.n, j.as.least = o.Key, o.N, 0
 			e.Key, e.From, e.Least = o.Key, o.Owner, 0
-			ask = func(ctx context.Context) (held, error) { return w.locks.(*holdfasts).adoptOffer(ctx, o, j.as) }
+			ask = func(ctx context.Context) (heldLock, error) { return w.locks.(*holdfasts).adoptOffer(ctx, o, j.as) }
 		}
 	}
 	patience := time.Duration(s.end - monotonicNow())
@@ -271,7 +271,7 @@ func (lockTask) takeTurn(ctx context.Context, w *worker, s *span) {
 }
 
 // readAndWrite reads, thinks and writes, in all storages at once, so that they can be compared.
-func (w *worker) readAndWrite(ctx context.Context, key string, n int, try string, op int, h held, think time.Duration) {
+func (w *worker) readAndWrite(ctx context.Context, key string, n int, try string, op int, h heldLock, think time.Duration) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
 	defer cancel()
 	var read []event

@@ -21,14 +21,14 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// clocked has real servers whose clocks the test sets.
-type clocked struct {
+// clockedServers has real servers whose clocks the test sets.
+type clockedServers struct {
 	*testing.T
 	nodes  []*redisNode
 	client *holdfast.Client
 }
 
-func withClocks(t *testing.T, n int) *clocked {
+func withClocks(t *testing.T, n int) *clockedServers {
 	t.Helper()
 	rig.Nightly(t, "clocks")
 	dir := t.TempDir()
@@ -36,7 +36,7 @@ func withClocks(t *testing.T, n int) *clocked {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &clocked{T: t}
+	c := &clockedServers{T: t}
 	var addrs []redis.Node
 	for i := range n {
 		node, err := startNode(t.Context(), filepath.Join(dir, fmt.Sprint(i)), shim, "everysec")
@@ -59,7 +59,7 @@ func withClocks(t *testing.T, n int) *clocked {
 }
 
 // jumpClocks sets the clocks of a number of nodes.
-func (c *clocked) jumpClocks(nodes int, by time.Duration) {
+func (c *clockedServers) jumpClocks(nodes int, by time.Duration) {
 	c.Helper()
 	for _, n := range c.nodes[:nodes] {
 		if err := n.clock.shift(by); err != nil {
@@ -69,7 +69,7 @@ func (c *clocked) jumpClocks(nodes int, by time.Duration) {
 }
 
 // tryLock acquires and releases a lock.
-func (c *clocked) tryLock(key string) (holdfast.Token, error) {
+func (c *clockedServers) tryLock(key string) (holdfast.Token, error) {
 	lease, err := c.client.TryAcquire(c.Context(), key, nil)
 	if err != nil {
 		return 0, err

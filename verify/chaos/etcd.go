@@ -29,7 +29,7 @@ import (
 var etcdSchedule []byte
 
 var etcdBackend = &backend{
-	schedule: etcdSchedule, classes: etcdClasses, fewest: 3, synced: true, site: func() site { return new(etcdSite) }, lead: shortLead,
+	schedule: etcdSchedule, classes: etcdClasses, fewest: 3, synced: true, site: func() site { return new(etcdSite) }, lead: twoSecondLead,
 	open: openEtcd, apart: openEtcdBelow, peer: "concurrency.Mutex", openPeer: openMutex,
 }
 
@@ -39,7 +39,7 @@ var etcdAuthSchedule []byte
 // etcdAuthBackend is a cluster that requires a login, which is valid for a few seconds.
 var etcdAuthBackend = &backend{
 	schedule: etcdAuthSchedule, classes: etcdAuthClasses, fewest: 3, synced: true,
-	site: func() site { return &etcdSite{logins: true} }, lead: shortLead, open: openEtcd, // without a peer: clientv3 by itself does not outlive its login
+	site: func() site { return &etcdSite{logins: true} }, lead: twoSecondLead, open: openEtcd, // without a peer: clientv3 by itself does not outlive its login
 }
 
 func openEtcd(_ context.Context, o *order) (driver.Driver, error) {
@@ -60,8 +60,8 @@ func (o *order) etcdOptions() *etcd.Options {
 // that its return ends no leader's term.
 const preVote = "--pre-vote"
 
-// shortLead returns the lead of servers that grant locks as soon as they are up.
-func shortLead(*Schedule) time.Duration { return 2 * time.Second }
+// twoSecondLead returns the lead of servers that grant locks as soon as they are up.
+func twoSecondLead(*Schedule) time.Duration { return 2 * time.Second }
 
 // newLeader bounds the time beyond a TTL until the next grant when the cluster elects a leader. With
 // etcd's --election-timeout of 1 s, a member campaigns 1 to 2 s after its last message from the
@@ -336,18 +336,18 @@ func openMutex(o *order, rec *recorder) (service, error) {
 	return mutexes{c, time.Duration(o.Schedule.TTL), rec}, err
 }
 
-func (m mutexes) takeLock(ctx context.Context, key string, _ lockRequest) (held, error) {
+func (m mutexes) takeLock(ctx context.Context, key string, _ lockRequest) (heldLock, error) {
 	alive, end := context.WithCancel(m.Ctx()) // of the session, which outlives ctx
 	giveUp := context.AfterFunc(ctx, end)
 	s, err := concurrency.NewSession(m.Client, concurrency.WithTTL(int(m.ttl/time.Second)), concurrency.WithContext(alive))
 	if err != nil {
 		end()
-		return held{}, err
+		return heldLock{}, err
 	}
 	mutex := concurrency.NewMutex(s, key)
 	if err := mutex.Lock(ctx); err != nil || !giveUp() {
 		end()
-		return held{}, errors.Join(err, ctx.Err(), s.Close())
+		return heldLock{}, errors.Join(err, ctx.Err(), s.Close())
 	}
 	holds := func() bool {
 		select {

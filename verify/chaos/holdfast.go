@@ -62,7 +62,7 @@ func (h *holdfasts) openAs(drv driver.Driver, holder holdfast.Holder) (*holdfast
 	return holdfast.New(drv, &holdfast.Options{Holder: holder, Logger: slog.New(slog.DiscardHandler), Hooks: holdfast.Hooks{
 		Renewed: func(e holdfast.RenewedEvent) {
 			if l, ok := h.leases.Load(e.Owner); ok {
-				h.recordTrust(l.(held), e.Err)
+				h.recordTrust(l.(heldLock), e.Err)
 			}
 			h.delayHook()
 		},
@@ -81,16 +81,16 @@ func (h *holdfasts) delayHook() { time.Sleep(time.Duration(h.slow.Load())) }
 
 // recordTrust records the current end of trust of a lease, because a hook may come late and a failed renewal
 // may have left less.
-func (h *holdfasts) recordTrust(l held, err error) {
+func (h *holdfasts) recordTrust(l heldLock, err error) {
 	h.noting.Lock() // keep deadlines in order
 	defer h.noting.Unlock()
 	h.rec.record(event{Kind: renewed, Key: l.key, ID: l.id, Until: monotonicOf(l.lease.Deadline()), Err: errorText(err)})
 }
 
-func (h *holdfasts) takeLock(ctx context.Context, key string, as lockRequest) (held, error) {
+func (h *holdfasts) takeLock(ctx context.Context, key string, as lockRequest) (heldLock, error) {
 	lease, err := h.current.Load().Acquire(ctx, key, h.requestOptions(as))
 	if err != nil {
-		return held{}, err
+		return heldLock{}, err
 	}
 	return h.newHeld(lease, key), nil
 }
@@ -101,8 +101,8 @@ func (h *holdfasts) requestOptions(as lockRequest) *holdfast.AcquireOptions {
 }
 
 // newHeld returns a lease as a worker sees it; key names the lock in the history.
-func (h *holdfasts) newHeld(lease *holdfast.Lease, key string) held {
-	l := held{
+func (h *holdfasts) newHeld(lease *holdfast.Lease, key string) heldLock {
+	l := heldLock{
 		key: key, token: lease.Token(), id: lease.Owner(), until: monotonicOf(lease.Deadline()), lease: lease, release: lease.Release,
 	}
 	h.leases.Store(l.id, l)
@@ -127,7 +127,7 @@ func (h *holdfasts) allowedTTLs() []time.Duration {
 
 // changeTTL changes the TTL of a lease from ttl to another one if it may, and sometimes does not wait for the
 // answer.
-func (h *holdfasts) changeTTL(ctx context.Context, l held, ttl time.Duration) {
+func (h *holdfasts) changeTTL(ctx context.Context, l heldLock, ttl time.Duration) {
 	if h.limits.ChangeTTL {
 		ttl = pickRandom(h.allowedTTLs())
 	}

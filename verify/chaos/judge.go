@@ -306,10 +306,10 @@ func (j *judge) faultExcuse(faults []pastFault) func(client string, from, to int
 }
 
 // stopsOf returns the faults that suspended a client.
-func stopsOf(faults []pastFault) (out []stop) {
+func stopsOf(faults []pastFault) (out []suspension) {
 	for _, f := range faults {
 		if f.Do == "pause-client" {
-			out = append(out, stop{f.Victim, f.Start, f.End})
+			out = append(out, suspension{f.Victim, f.Start, f.End})
 		}
 	}
 	return out

@@ -56,7 +56,7 @@ func (w *worker) takeOffer(ctx context.Context, s *span) *offer {
 
 // endHold ends a holder's time with a lock: it releases the lock or hands it over. Some holders misbehave:
 // they offer a released lease, go on with an offered one, or force-release a lock that they have lost.
-func (w *worker) endHold(ctx context.Context, s *span, j job, try string, h held) {
+func (w *worker) endHold(ctx context.Context, s *span, j job, try string, h heldLock) {
 	o := offer{Key: j.key, N: j.n, By: w.Name, Token: h.token, Owner: h.id}
 	leave := func() { w.rec.record(event{Kind: leaving, Key: j.key, Try: try}) }
 	release := func() {
@@ -99,10 +99,10 @@ func (w *worker) endHold(ctx context.Context, s *span, j job, try string, h held
 }
 
 // adoptOffer adopts the lease of an offer.
-func (h *holdfasts) adoptOffer(ctx context.Context, o *offer, as lockRequest) (held, error) {
+func (h *holdfasts) adoptOffer(ctx context.Context, o *offer, as lockRequest) (heldLock, error) {
 	lease, err := h.current.Load().Adopt(ctx, o.Key, o.Owner, o.Token, h.requestOptions(as))
 	if err != nil {
-		return held{}, err
+		return heldLock{}, err
 	}
 	return h.newHeld(lease, o.Key), nil
 }

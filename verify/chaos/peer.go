@@ -37,17 +37,17 @@ func openRedsync(o *order, rec *recorder) (service, error) {
 
 // takeLock has enough tries to wait until the end of the window. It extends a lock after each third of its
 // TTL, as Holdfast does.
-func (r *redsyncs) takeLock(ctx context.Context, key string, _ lockRequest) (held, error) {
+func (r *redsyncs) takeLock(ctx context.Context, key string, _ lockRequest) (heldLock, error) {
 	m := r.rs.NewMutex(key, redsync.WithExpiry(r.ttl), redsync.WithTries(1<<30))
 	if err := m.LockContext(ctx); err != nil {
-		return held{}, err
+		return heldLock{}, err
 	}
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
 		extendMutex(m, key, r.ttl, r.rec, stop)
 	}()
-	return held{id: m.Value(), until: monotonicOf(m.Until()), release: func(ctx context.Context) error {
+	return heldLock{id: m.Value(), until: monotonicOf(m.Until()), release: func(ctx context.Context) error {
 		close(stop)
 		<-ended
 		_, err := m.UnlockContext(ctx)
@@ -85,7 +85,7 @@ func noOrder(order string) error { return fmt.Errorf("there is no order %q for a
 const checkInterval = 50 * time.Millisecond
 
 // newBelief returns a held lock without a deadline, which its holder trusts for as long as holds returns true.
-func newBelief(rec *recorder, key string, holds func() bool, release func(context.Context) error) held {
+func newBelief(rec *recorder, key string, holds func() bool, release func(context.Context) error) heldLock {
 	id, stop, ended := crand.Text(), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -101,7 +101,7 @@ func newBelief(rec *recorder, key string, holds func() bool, release func(contex
 		}
 		rec.record(event{Kind: lost, Key: key, ID: id})
 	}()
-	return held{id: id, until: monotonicNow(), release: func(ctx context.Context) error {
+	return heldLock{id: id, until: monotonicNow(), release: func(ctx context.Context) error {
 		close(stop)
 		<-ended
 		return release(ctx)

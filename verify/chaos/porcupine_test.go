@@ -37,11 +37,11 @@ func scriptEvents(store, lines string) (events []event) {
 // holders have tokens 7, 8 and 9, and no trust.
 const holders = "1 asked a; 2 got a 7 0; 2 asked b; 3 got b 8 0; 3 asked c; 4 got c 9 0"
 
-// begun adds a read by the first holder.
-const begun = holders + "; 5 reading a 1; 6 seen a 1"
+// begunEvents adds a read by the first holder.
+const begunEvents = holders + "; 5 reading a 1; 6 seen a 1"
 
-// fork adds a lost update.
-const fork = begun + "; 5 reading b 1; 6 seen b 1; 7 writing a 1; 8 acked a 1; 9 writing b 1; 10 acked b 1"
+// forkEvents adds a lost update.
+const forkEvents = begunEvents + "; 5 reading b 1; 6 seen b 1; 7 writing a 1; 8 acked a 1; 9 writing b 1; 10 acked b 1"
 
 func TestPorcupineRejectsForbiddenHistories(t *testing.T) {
 	t.Parallel()
@@ -69,26 +69,26 @@ func TestPorcupineRejectsForbiddenHistories(t *testing.T) {
 
 		{
 			"one line of writes", asRegister, byRedis, true,
-			begun + "; 7 writing a 1; 8 acked a 1; 9 reading b 1; 10 seen b 1 a.1; 11 writing b 1 a.1; 12 acked b 1 a.1",
+			begunEvents + "; 7 writing a 1; 8 acked a 1; 9 reading b 1; 10 seen b 1 a.1; 11 writing b 1 a.1; 12 acked b 1 a.1",
 		},
-		{"an update is lost", asRegister, byRedis, false, fork},
-		{"an update is lost, of a storage without tokens", asRegister, byNobody, false, fork},
+		{"an update is lost", asRegister, byRedis, false, forkEvents},
+		{"an update is lost, of a storage without tokens", asRegister, byNobody, false, forkEvents},
 		{
 			"the older holder is refused", asRegister, byRedis, true,
-			begun + "; 7 reading b 1; 8 seen b 1; 9 writing a 1; 10 refused a 1; 11 writing b 1; 12 acked b 1",
+			begunEvents + "; 7 reading b 1; 8 seen b 1; 9 writing a 1; 10 refused a 1; 11 writing b 1; 12 acked b 1",
 		},
-		{"the older holder is not refused", asRegister, byRedis, false, begun + "; 7 reading b 1; 8 seen b 1; 9 writing a 1; 10 acked a 1"},
-		{"… and the newer one's claim may come later", asRegister, byRedis, true, begun + "; 7 reading b 1; 9 writing a 1; 10 acked a 1; 11 seen b 1 a.1"},
-		{"refused without a newer holder", asRegister, byRedis, false, begun + "; 9 writing a 1; 10 refused a 1"},
-		{"refused by a claim that has no answer", asRegister, byRedis, true, begun + "; 7 reading b 1; 9 writing a 1; 10 refused a 1"},
-		{"refused by a claim that is sent later", asRegister, byRedis, false, begun + "; 9 writing a 1; 10 refused a 1; 11 reading b 1"},
-		{"refused where the lease decides, and no token", asRegister, byRow, true, begun + "; 9 writing a 1; 10 refused a 1"},
+		{"the older holder is not refused", asRegister, byRedis, false, begunEvents + "; 7 reading b 1; 8 seen b 1; 9 writing a 1; 10 acked a 1"},
+		{"… and the newer one's claim may come later", asRegister, byRedis, true, begunEvents + "; 7 reading b 1; 9 writing a 1; 10 acked a 1; 11 seen b 1 a.1"},
+		{"refused without a newer holder", asRegister, byRedis, false, begunEvents + "; 9 writing a 1; 10 refused a 1"},
+		{"refused by a claim that has no answer", asRegister, byRedis, true, begunEvents + "; 7 reading b 1; 9 writing a 1; 10 refused a 1"},
+		{"refused by a claim that is sent later", asRegister, byRedis, false, begunEvents + "; 9 writing a 1; 10 refused a 1; 11 reading b 1"},
+		{"refused where the lease decides, and no token", asRegister, byRow, true, begunEvents + "; 9 writing a 1; 10 refused a 1"},
 		{"barred though it is the newest", asRegister, byRedis, false, holders + "; 5 reading a 1; 6 barred a 1"},
-		{"a write without an answer is seen later", asRegister, byRedis, true, begun + "; 7 writing a 1; 8 unknown a 1; 9 reading b 1; 10 seen b 1 a.1"},
-		{"a write without an answer never comes", asRegister, byRedis, true, begun + "; 7 writing a 1; 9 reading b 1; 10 seen b 1; 11 writing b 1; 12 acked b 1"},
+		{"a write without an answer is seen later", asRegister, byRedis, true, begunEvents + "; 7 writing a 1; 8 unknown a 1; 9 reading b 1; 10 seen b 1 a.1"},
+		{"a write without an answer never comes", asRegister, byRedis, true, begunEvents + "; 7 writing a 1; 9 reading b 1; 10 seen b 1; 11 writing b 1; 12 acked b 1"},
 		{
 			"a value is seen, and then the one before it", asRegister, byRedis, false,
-			begun + "; 7 writing a 1; 8 unknown a 1; 9 reading b 1; 10 seen b 1 a.1; 11 reading c 1; 12 seen c 1",
+			begunEvents + "; 7 writing a 1; 8 unknown a 1; 9 reading b 1; 10 seen b 1 a.1; 11 reading c 1; 12 seen c 1",
 		},
 		{"a value that nobody wrote", asRegister, byRedis, false, holders + "; 5 reading a 1; 6 seen a 1 x.1"},
 		{
@@ -101,11 +101,11 @@ func TestPorcupineRejectsForbiddenHistories(t *testing.T) {
 		},
 		{
 			"barred behind a claim that is barred itself", asRegister, bySQL, true,
-			begun + "; 6 reading a 2; 7 reading b 1; 9 barred a 2; 10 reading c 1; 11 seen c 1; 12 barred b 1",
+			begunEvents + "; 6 reading a 2; 7 reading b 1; 9 barred a 2; 10 reading c 1; 11 seen c 1; 12 barred b 1",
 		},
 		{
 			"… which one step does not allow", asRegister, byRedis, false,
-			begun + "; 6 reading a 2; 7 reading b 1; 9 barred a 2; 10 reading c 1; 11 seen c 1; 12 barred b 1",
+			begunEvents + "; 6 reading a 2; 7 reading b 1; 9 barred a 2; 10 reading c 1; 11 seen c 1; 12 barred b 1",
 		},
 		{"barred with nobody else there", asRegister, bySQL, false, holders + "; 5 reading a 1; 6 barred a 1"},
 	} {
@@ -128,7 +128,7 @@ func TestFinalValueIsJudged(t *testing.T) {
 		"acked": {"a.1": true, "": false}, "unknown": {"a.1": true, "": true, "x": false}, "refused": {"a.1": false, "": true},
 	} {
 		for final, want := range values {
-			l := sortByLock(scriptEvents(byRow, begun+"; 7 writing a 1; 8 "+answer+" a 1"))["w0/h0"]
+			l := sortByLock(scriptEvents(byRow, begunEvents+"; 7 writing a 1; 8 "+answer+" a 1"))["w0/h0"]
 			l.finals[byRow] = final
 			if got := porcupine.CheckOperations(registerModel, l.accessOperations(byRow)); got != want {
 				t.Errorf("%s, and at the end %q: legal: %v, want %v", answer, final, got, want)
@@ -173,7 +173,7 @@ func TestPorcupineFindingHasPicture(t *testing.T) {
 // Their violations are counted and drawn.
 func TestControlViolationsAreCountedAndDrawn(t *testing.T) {
 	t.Parallel()
-	events := scriptEvents(byNobody, fork)
+	events := scriptEvents(byNobody, forkEvents)
 	r, found, _ := judgeEvents(t, events, time.Minute)
 	if len(found) > 0 || r.countsFor("control").Illegal != 1 || r.countsFor("holdfast").Illegal != 0 || len(r.Pictures) != 1 {
 		t.Errorf("found %v, control %v, Holdfast %v, pictures %v", found, r.countsFor("control"), r.countsFor("holdfast"), r.Pictures)
@@ -191,7 +191,7 @@ func TestControlViolationsAreCountedAndDrawn(t *testing.T) {
 func TestUndecidedHistoryIsUnknown(t *testing.T) {
 	t.Parallel()
 	var lines strings.Builder
-	lines.WriteString(begun + "; 7 writing a 1; 8 acked a 1")
+	lines.WriteString(begunEvents + "; 7 writing a 1; 8 acked a 1")
 	for i := range 40 {
 		fmt.Fprintf(&lines, "; 1 asked c%d; 4 got c%d %d 0; 9 reading c%d 1", i, i, 100+i, i)
 	}

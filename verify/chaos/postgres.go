@@ -31,7 +31,7 @@ import (
 var postgresSchedule []byte
 
 var postgresBackend = &backend{
-	schedule: postgresSchedule, classes: postgresClasses, fewest: 1, site: func() site { return new(postgresSite) }, lead: shortLead,
+	schedule: postgresSchedule, classes: postgresClasses, fewest: 1, site: func() site { return new(postgresSite) }, lead: twoSecondLead,
 	open: func(ctx context.Context, o *order) (driver.Driver, error) { return postgres.Open(ctx, o.Nodes[0], nil) },
 	peer: "pglock", openPeer: openPglock,
 }
@@ -242,10 +242,10 @@ func (s *postgresSite) findStaleLocks(ctx context.Context, span *span, ttl time.
 func rowFenced(pool *pgxpool.Pool) *store {
 	return &store{
 		name: byRow,
-		get: func(ctx context.Context, key string, _ held) (string, error) {
+		get: func(ctx context.Context, key string, _ heldLock) (string, error) {
 			return selectRow(ctx, pool, key)
 		},
-		set: func(ctx context.Context, key string, h held, value string) error {
+		set: func(ctx context.Context, key string, h heldLock, value string) error {
 			tx, err := pool.Begin(ctx)
 			if err != nil {
 				return err
@@ -293,11 +293,11 @@ func openPglock(o *order, rec *recorder) (service, error) {
 	return pglocks{db, locks, rec}, err
 }
 
-func (p pglocks) takeLock(ctx context.Context, key string, _ lockRequest) (held, error) {
+func (p pglocks) takeLock(ctx context.Context, key string, _ lockRequest) (heldLock, error) {
 	beating := pglock.WithCustomHeartbeatContext(context.WithoutCancel(ctx)) // renewals must not end with the wait
 	l, err := p.locks.AcquireContext(ctx, key, beating)
 	if err != nil {
-		return held{}, err
+		return heldLock{}, err
 	}
 	return newBelief(p.rec, key, func() bool { return !l.IsReleased() }, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, storeTime)

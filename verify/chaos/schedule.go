@@ -75,7 +75,7 @@ type class struct {
 	from  reference
 	extra time.Duration // time that recovery may take, beyond TTL + 1 s
 	lives bool          // no lease may be lost: a majority answers all the time
-	duty  duty          // the holders' extra task
+	duty  holderDuty    // the holders' extra task
 	// patient means that a caller gets either a grant or the end of its wait, and no other error.
 	patient bool
 	unfit   bool // a majority must not vote during the faults, so there are no grants
@@ -85,19 +85,19 @@ type class struct {
 // falls due, two thirds of the TTL are left.
 func (c *class) tooShort(ttl int64) bool { return c.extra > 0 && ttl*2/3 < int64(c.extra) }
 
-// duty is a task of holders beside the work under a lock.
-type duty int
+// holderDuty is a task of holders beside the work under a lock.
+type holderDuty int
 
 const (
-	usual      duty = iota
-	stretching      // change the TTL repeatedly, some of the calls without waiting
-	apart           // half of the clients have a nested prefix, and locks of the same names
-	passing         // hand leases over, keep locks after the release; an operator force-releases
-	handing         // hand leases over, above all when a process ends
+	usual      holderDuty = iota
+	stretching            // change the TTL repeatedly, some of the calls without waiting
+	apart                 // half of the clients have a nested prefix, and locks of the same names
+	passing               // hand leases over, keep locks after the release; an operator force-releases
+	handing               // hand leases over, above all when a process ends
 )
 
 // handsOver reports whether holders hand leases over to other processes.
-func (d duty) handsOver() bool { return d == passing || d == handing }
+func (d holderDuty) handsOver() bool { return d == passing || d == handing }
 
 type reference int
 
@@ -250,7 +250,7 @@ func (s *Schedule) hasFault(do string) bool {
 }
 
 // hasDuty reports whether a class of the schedule has this duty.
-func (s *Schedule) hasDuty(d duty) bool {
+func (s *Schedule) hasDuty(d holderDuty) bool {
 	return slices.ContainsFunc(s.Windows, func(w Window) bool { return s.backend().classes[w.Class].duty == d })
 }
 

@@ -30,25 +30,25 @@ var (
 	mysqlBackend   = backendOn(onMySQL, bytes.Replace(mariadbSchedule, []byte(`"mariadb"`), []byte(`"mysql"`), 1))
 )
 
-func backendOn(p product, schedule []byte) *backend {
+func backendOn(p serverProduct, schedule []byte) *backend {
 	return &backend{
-		schedule: schedule, classes: maps.Clone(mariadbClasses), fewest: 1, site: func() site { return &mariadbSite{product: p} }, lead: shortLead,
+		schedule: schedule, classes: maps.Clone(mariadbClasses), fewest: 1, site: func() site { return &mariadbSite{product: p} }, lead: twoSecondLead,
 		open: func(ctx context.Context, o *order) (driver.Driver, error) {
 			return mysql.Open(ctx, o.Nodes[0], &mysql.Options{NoCheck: true}) // faults may be in progress
 		},
 	}
 }
 
-// product is a server program, with the statements that faults need.
-type product struct {
+// serverProduct is a server program, with the statements that faults need.
+type serverProduct struct {
 	start          func(ctx context.Context, settings ...string) (*mariaproc.Server, error)
 	rejectWrites   string // makes new sessions read-only
 	reloadIdentity string // makes the server read its certificate again
 }
 
 var (
-	onMariaDB = product{mariaproc.Start, "SET GLOBAL tx_read_only = 1", "FLUSH SSL"}
-	onMySQL   = product{mariaproc.StartMySQL, "SET GLOBAL transaction_read_only = 1", "ALTER INSTANCE RELOAD TLS"}
+	onMariaDB = serverProduct{mariaproc.Start, "SET GLOBAL tx_read_only = 1", "FLUSH SSL"}
+	onMySQL   = serverProduct{mariaproc.StartMySQL, "SET GLOBAL transaction_read_only = 1", "ALTER INSTANCE RELOAD TLS"}
 )
 
 func mariadbURL(addr string) string { return "mysql://root@" + addr + "/chaos" }
@@ -131,7 +131,7 @@ var sqliteSchedule []byte
 
 // sqliteBackend is a file. It has no other library: flock has no TTL.
 var sqliteBackend = &backend{
-	schedule: sqliteSchedule, classes: sqliteClasses, fewest: 1, site: func() site { return new(sqliteSite) }, lead: shortLead,
+	schedule: sqliteSchedule, classes: sqliteClasses, fewest: 1, site: func() site { return new(sqliteSite) }, lead: twoSecondLead,
 	open: func(ctx context.Context, o *order) (driver.Driver, error) { return sqlite.Open(ctx, o.Nodes[0], nil) },
 }
 

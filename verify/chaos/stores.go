@@ -69,8 +69,8 @@ func (s *storages) stop() (errs error) {
 // store is one storage with one value per key.
 type store struct {
 	name string
-	get  func(ctx context.Context, key string, h held) (string, error)
-	set  func(ctx context.Context, key string, h held, value string) error
+	get  func(ctx context.Context, key string, h heldLock) (string, error)
+	set  func(ctx context.Context, key string, h heldLock, value string) error
 }
 
 type openStores struct {
@@ -146,14 +146,14 @@ func valueKey(name, key string) string { return name + ":" + key }
 func newUnfenced(client rueidis.Client) *store {
 	return &store{
 		name: byNobody,
-		get: func(ctx context.Context, key string, _ held) (string, error) {
+		get: func(ctx context.Context, key string, _ heldLock) (string, error) {
 			v, err := client.Do(ctx, client.B().Get().Key(valueKey(byNobody, key)).Build()).ToString()
 			if rueidis.IsRedisNil(err) {
 				return "", nil
 			}
 			return v, err
 		},
-		set: func(ctx context.Context, key string, _ held, value string) error {
+		set: func(ctx context.Context, key string, _ heldLock, value string) error {
 			return client.Do(ctx, client.B().Set().Key(valueKey(byNobody, key)).Value(value).Build()).Error()
 		},
 	}
@@ -163,11 +163,11 @@ func redisFenced(client rueidis.Client) *store {
 	s := onrueidis.Store(client)
 	return &store{
 		name: byRedis,
-		get: func(ctx context.Context, key string, h held) (string, error) {
+		get: func(ctx context.Context, key string, h heldLock) (string, error) {
 			v, _, err := s.Get(ctx, valueKey(byRedis, key), h.token, h.id)
 			return v, err
 		},
-		set: func(ctx context.Context, key string, h held, value string) error {
+		set: func(ctx context.Context, key string, h heldLock, value string) error {
 			return s.Set(ctx, valueKey(byRedis, key), h.token, h.id, value)
 		},
 	}
@@ -186,13 +186,13 @@ func sqlFenced(db *sql.DB) (*store, error) {
 	}
 	return &store{
 		name: bySQL,
-		get: func(ctx context.Context, key string, h held) (string, error) {
+		get: func(ctx context.Context, key string, h heldLock) (string, error) {
 			if err := f.Claim(ctx, db, key, h.token, h.id); err != nil {
 				return "", err
 			}
 			return selectValue(ctx, db, key)
 		},
-		set: func(ctx context.Context, key string, h held, value string) error {
+		set: func(ctx context.Context, key string, h heldLock, value string) error {
 			return f.Do(ctx, db, key, h.token, h.id, func(tx *sql.Tx) error {
 				_, err := tx.ExecContext(ctx, upsertValue, key, value)
 				return err

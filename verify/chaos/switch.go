@@ -383,7 +383,7 @@ func (s *mariadbSite) launchServer(ctx context.Context) (*mariaproc.Server, erro
 // mariadbSite is one server of MariaDB or MySQL.
 type mariadbSite struct {
 	ensemble
-	product product
+	product serverProduct
 	dir     string // folder of certificates; the server's user can read it
 	server  *mariaproc.Server
 	next    chan startedServer // server for the next switch-over; nil: none

@@ -25,8 +25,8 @@ func semaphoreEvents(lines string) (events []event) {
 	return events
 }
 
-// three holders have a slot each.
-const three = "1 asked a/1; 1 asked b/1; 1 asked c/1; 1 asked d/1; 2 got a/1 0 7; 3 got b/1 1 4; 4 got c/1 2 4"
+// threeHolders holders have a slot each.
+const threeHolders = "1 asked a/1; 1 asked b/1; 1 asked c/1; 1 asked d/1; 2 got a/1 0 7; 3 got b/1 1 4; 4 got c/1 2 4"
 
 // The checks in check.go and Porcupine agree about the semaphore and about each slot.
 func TestSemaphoreHasOneHolderPerSlot(t *testing.T) {
@@ -36,12 +36,12 @@ func TestSemaphoreHasOneHolderPerSlot(t *testing.T) {
 		whole, slot int // overlaps of the semaphore, and of its first slot
 		tokens      int // duplicate and disordered tokens of the first slot
 	}{
-		{"three holders of three slots", three, 0, 0, 0},
-		{"a fourth, on a fourth slot", three + "; 5 got d/1 3 1", 1, 0, 0},
-		{"a fourth, on a slot that is held", three + "; 5 got d/1 0 8", 1, 1, 0},
-		{"a fourth, once one of the others is through", three + "; 5 leaving b/1 1; 6 got d/1 1 5", 0, 0, 0},
+		{"three holders of three slots", threeHolders, 0, 0, 0},
+		{"a fourth, on a fourth slot", threeHolders + "; 5 got d/1 3 1", 1, 0, 0},
+		{"a fourth, on a slot that is held", threeHolders + "; 5 got d/1 0 8", 1, 1, 0},
+		{"a fourth, once one of the others is through", threeHolders + "; 5 leaving b/1 1; 6 got d/1 1 5", 0, 0, 0},
 		{"two on one slot, and another is free", "1 asked a/1; 2 got a/1 0 7; 3 asked b/1; 4 got b/1 0 8", 0, 1, 0},
-		{"one token twice", three + "; 5 leaving a/1 0; 6 got d/1 0 7", 0, 0, 1},
+		{"one token twice", threeHolders + "; 5 leaving a/1 0; 6 got d/1 0 7", 0, 0, 1},
 		{"a lower token, asked for later", "1 asked a/1; 2 got a/1 0 7; 3 leaving a/1 0; 4 asked b/1; 5 got b/1 0 6", 0, 0, 1},
 		{"… by a line that was there before", "1 asked b/0; 1 asked a/1; 2 got a/1 0 7; 3 leaving a/1 0; 4 asked b/1; 5 got b/1 0 6", 0, 0, 0},
 		{"… and had ended", "1 asked b/0; 1 failed b/0; 1 asked a/1; 2 got a/1 0 7; 3 leaving a/1 0; 4 asked b/1; 5 got b/1 0 6", 0, 0, 1},
@@ -165,7 +165,7 @@ func TestEachTaskHasWorkers(t *testing.T) {
 func TestCallForSeveralLocksCountsOnce(t *testing.T) {
 	t.Parallel()
 	var r TaskReport
-	for _, l := range sortByLock(append(semaphoreEvents(three), []event{
+	for _, l := range sortByLock(append(semaphoreEvents(threeHolders), []event{
 		{T: 1, Kind: asked, Key: "w0/ha1", Try: "a/2:0"},
 		{T: 1, Kind: asked, Key: "w0/ha2", Try: "a/2:1"},
 		{T: 9, Kind: got, Key: "w0/ha1", Try: "a/2:0", ID: "x", Until: 10},

@@ -20,7 +20,7 @@ import (
 var zookeeperSchedule []byte
 
 var zookeeperBackend = &backend{
-	schedule: zookeeperSchedule, classes: zookeeperClasses, fewest: 3, site: func() site { return new(zookeeperSite) }, lead: shortLead,
+	schedule: zookeeperSchedule, classes: zookeeperClasses, fewest: 3, site: func() site { return new(zookeeperSite) }, lead: twoSecondLead,
 	open:  func(_ context.Context, o *order) (driver.Driver, error) { return openZookeeperBelow(o, "holdfast") },
 	apart: openZookeeperBelow, peer: "zk.Lock", openPeer: openZkLock,
 }
@@ -103,25 +103,25 @@ type zkLocks struct {
 	rec *recorder
 }
 
-type silent struct{}
+type silentLogger struct{}
 
-func (silent) Printf(string, ...any) {}
+func (silentLogger) Printf(string, ...any) {}
 
 func openZkLock(o *order, rec *recorder) (service, error) {
-	conn, _, err := zk.Connect(o.Nodes, time.Duration(o.Schedule.TTL), zk.WithLogger(silent{}))
+	conn, _, err := zk.Connect(o.Nodes, time.Duration(o.Schedule.TTL), zk.WithLogger(silentLogger{}))
 	return zkLocks{conn, rec}, err
 }
 
 // takeLock abandons a wait that ctx ends, because zk.Lock cannot be cancelled; its lock is released when it is
 // granted.
-func (z zkLocks) takeLock(ctx context.Context, key string, _ lockRequest) (held, error) {
+func (z zkLocks) takeLock(ctx context.Context, key string, _ lockRequest) (heldLock, error) {
 	l := zk.NewLock(z.Conn, "/stock/"+key, zk.WorldACL(zk.PermAll))
 	locked := make(chan error, 1)
 	go func() { locked <- l.Lock() }()
 	select {
 	case err := <-locked:
 		if err != nil {
-			return held{}, err
+			return heldLock{}, err
 		}
 	case <-ctx.Done():
 		go func() {
@@ -129,7 +129,7 @@ func (z zkLocks) takeLock(ctx context.Context, key string, _ lockRequest) (held,
 				l.Unlock()
 			}
 		}()
-		return held{}, ctx.Err()
+		return heldLock{}, ctx.Err()
 	}
 	session := z.SessionID()
 	return newBelief(z.rec, key, func() bool { return z.SessionID() == session }, func(context.Context) error { return l.Unlock() }), nil

@@ -33,7 +33,7 @@ type cleaning struct{ *testing.M }
 // Run runs the tests.
 func (m cleaning) Run() int {
 	defer func() {
-		if dir, _ := built(); dir != "" {
+		if dir, _ := buildProgram(); dir != "" {
 			os.RemoveAll(dir)
 		}
 	}()
@@ -225,16 +225,16 @@ func (v *visit) forgetErrors() {
 	})
 }
 
-// cut selects the elements that a user cannot see at the width of the page even by scrolling: outside the
+// hiddenElements selects the elements that a user cannot see at the width of the page even by scrolling: outside the
 // page, or cut off by a parent.
-const cut = `[...document.querySelectorAll("header *, main *, dialog[open] *")].filter((e) => {
+const hiddenElements = `[...document.querySelectorAll("header *, main *, dialog[open] *")].filter((e) => {
 	const style = getComputedStyle(e), box = e.getBoundingClientRect();
 	if (!e.checkVisibility() || e.closest("thead, .hidden") || e.matches("td:empty, option, select")) return false;
 	return box.right > innerWidth + 1 || box.left < -1 || style.overflowX !== "visible" && e.scrollWidth > e.clientWidth + 1 && !e.matches("input, dialog");
 }).map((e) => e.tagName + "#" + e.id + " " + e.textContent.slice(0, 20)).slice(0, 3).join("; ")`
 
-// seen selects the visible elements with text of their own.
-const seen = `[...document.querySelectorAll("header *, main *, dialog[open] *")].filter((e) => {
+// visibleElements selects the visible elements with text of their own.
+const visibleElements = `[...document.querySelectorAll("header *, main *, dialog[open] *")].filter((e) => {
 	const box = e.getBoundingClientRect();
 	return e.checkVisibility() && !e.closest("thead, .hidden, select") && box.width > 1 && box.height > 1 &&
 		[...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
@@ -272,10 +272,10 @@ func TestNarrowAndEnlargedPagesShowEverything(t *testing.T) {
 			if got := evaluateJS[int](v, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); got > 0 {
 				t.Errorf("%s, %+v: %d pixels too wide", name, size, got)
 			}
-			if got := evaluateJS[string](v, cut); got != "" {
+			if got := evaluateJS[string](v, hiddenElements); got != "" {
 				t.Errorf("%s, %+v: %s is cut off", name, size, got)
 			}
-			if got := evaluateJS[int](v, seen); texts[name] == 0 {
+			if got := evaluateJS[int](v, visibleElements); texts[name] == 0 {
 				texts[name] = got
 			} else if got < texts[name] {
 				t.Errorf("%s, %+v: %d texts are shown of %d", name, size, got, texts[name])

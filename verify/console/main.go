@@ -30,7 +30,7 @@ func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	err := takePictures(ctx, *out)
-	if dir, _ := built(); dir != "" {
+	if dir, _ := buildProgram(); dir != "" {
 		os.RemoveAll(dir)
 	}
 	if err != nil {

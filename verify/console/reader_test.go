@@ -15,11 +15,11 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// spoken is an element as a screen reader reads it.
-type spoken struct{ role, name, text string }
+// spokenElement is an element as a screen reader reads it.
+type spokenElement struct{ role, name, text string }
 
 // readTree returns the page as a screen reader reads it, from top to bottom.
-func (v *visit) readTree() (all []spoken) {
+func (v *visit) readTree() (all []spokenElement) {
 	v.t.Helper()
 	got, err := chromedp.Call(v.tab, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
 	v.failOn(err)
@@ -48,7 +48,7 @@ func (v *visit) readTree() (all []spoken) {
 	var walk func(n *accessibility.Node)
 	walk = func(n *accessibility.Node) {
 		if !n.Ignored {
-			all = append(all, spoken{word(n.Role), word(n.Name), text(n)})
+			all = append(all, spokenElement{word(n.Role), word(n.Name), text(n)})
 		}
 		for _, id := range n.ChildIDs {
 			if c := nodes[id]; c != nil {
@@ -61,7 +61,7 @@ func (v *visit) readTree() (all []spoken) {
 }
 
 // namesOf returns the names of the elements with a role.
-func namesOf(tree []spoken, role string) (names []string) {
+func namesOf(tree []spokenElement, role string) (names []string) {
 	for _, s := range tree {
 		if s.role == role {
 			names = append(names, s.name)
@@ -135,7 +135,7 @@ func TestEveryElementHasAccessibleName(t *testing.T) {
 func (v *visit) checkRows(width int64, table string, columns int) {
 	v.t.Helper()
 	count, in := -1, false
-	for _, s := range append(v.readTree(), spoken{role: "row"}) {
+	for _, s := range append(v.readTree(), spokenElement{role: "row"}) {
 		switch s.role {
 		case "table":
 			in = s.name == table

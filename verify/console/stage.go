@@ -29,8 +29,8 @@ type stage struct {
 	clients []*holdfast.Client
 	console *exec.Cmd
 	url     string
-	token   string // for force-releases
-	said    words  // stderr of the console
+	token   string       // for force-releases
+	said    outputBuffer // stderr of the console
 }
 
 // newStage starts the nodes. close ends everything.
@@ -51,8 +51,8 @@ func newStage(ctx context.Context, nodes int) (s *stage, err error) {
 	return s, nil
 }
 
-// built returns a folder with the program. The caller of main or of the tests removes it.
-var built = sync.OnceValues(func() (dir string, err error) {
+// buildProgram returns a folder with the program. The caller of main or of the tests removes it.
+var buildProgram = sync.OnceValues(func() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "holdfast-console-"); err != nil {
 		return "", err
 	}
@@ -65,7 +65,7 @@ var built = sync.OnceValues(func() (dir string, err error) {
 
 // startConsole starts the console from this repository's program and reads its address.
 func (s *stage) startConsole(ctx context.Context, backend string) error {
-	dir, err := built()
+	dir, err := buildProgram()
 	if err != nil {
 		return err
 	}
@@ -209,19 +209,19 @@ func newTab(ctx context.Context) (tab context.Context, cancel func(), err error)
 	return tab, func() { shut(); end() }, nil
 }
 
-// words collects the output of a program. It is safe for concurrent use.
-type words struct {
+// outputBuffer collects the output of a program. It is safe for concurrent use.
+type outputBuffer struct {
 	mu   sync.Mutex // guards text
 	text bytes.Buffer
 }
 
-func (w *words) Write(p []byte) (int, error) {
+func (w *outputBuffer) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.text.Write(p)
 }
 
-func (w *words) String() string {
+func (w *outputBuffer) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.text.String()

@@ -37,8 +37,8 @@ type site struct {
 	prometheus string // its address
 }
 
-// shorter replaces a minute in the rules, so that the test's jobs may be short.
-const shorter = 5 * time.Second
+// shortMinute replaces a minute in the rules, so that the test's jobs may be short.
+const shortMinute = 5 * time.Second
 
 func newSite(t *testing.T) *site {
 	t.Helper()
@@ -56,7 +56,7 @@ func newSite(t *testing.T) *site {
 	if n := bytes.Count(rules, []byte(" > 60\n")); n != 2 {
 		t.Fatalf("%d rules are about a minute, want 2", n)
 	}
-	rules = bytes.ReplaceAll(rules, []byte(" > 60\n"), fmt.Appendf(nil, " > %v\n", shorter.Seconds()))
+	rules = bytes.ReplaceAll(rules, []byte(" > 60\n"), fmt.Appendf(nil, " > %v\n", shortMinute.Seconds()))
 	exporter := freeAddr(t)
 	s.prometheus = freeAddr(t)
 	config := "global: {scrape_interval: 500ms, evaluation_interval: 500ms}\nrule_files: [rules.yml]\nscrape_configs:\n" +
@@ -175,9 +175,9 @@ var faults = []struct {
 	{[]string{"LockJobFailed lost lost", "LockJobLost lost lost"}, func(s *site) {
 		s.runJob(79, "lost", "-c", "holdfast force-release lost --token $HOLDFAST_LOCK_TOKEN --reason fault --yes; sleep 1000", "lost")
 	}},
-	{[]string{"LockJobSlow slow"}, func(s *site) { s.runJob(0, "slow", "slow", "--", "sleep", fmt.Sprint(shorter.Seconds()+1)) }},
+	{[]string{"LockJobSlow slow"}, func(s *site) { s.runJob(0, "slow", "slow", "--", "sleep", fmt.Sprint(shortMinute.Seconds()+1)) }},
 	{[]string{"LockJobWaits waits"}, func(s *site) {
-		s.runHoldfast(0, "acquire", "--ttl", fmt.Sprint(shorter+time.Second), "--file", filepath.Join(s.t.TempDir(), "lease"), "waits")
+		s.runHoldfast(0, "acquire", "--ttl", fmt.Sprint(shortMinute+time.Second), "--file", filepath.Join(s.t.TempDir(), "lease"), "waits")
 		s.runJob(0, "waits", "waits", "--", "true")
 	}},
 	{[]string{"LockJobSkipped skipped"}, func(s *site) {

@@ -28,7 +28,7 @@ func TestScriptInMigratingSlotIsAtomic(t *testing.T) {
 		}
 		c := ex.makeCase().fromJSON(t)
 		t.Run(c.Name, func(t *testing.T) {
-			server, err := connectFormat(t.Context(), plain, from, c.Listening...)
+			server, err := connectFormat(t.Context(), plainDialect, from, c.Listening...)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -91,7 +91,7 @@ func (c Call) allArguments() []string {
 		}
 		return num(n)
 	}
-	handOver := num(quorum.HandOver(c.TTL*int64(time.Millisecond)) / int64(time.Millisecond))
+	handOver := num(quorum.HandOverTime(c.TTL*int64(time.Millisecond)) / int64(time.Millisecond))
 	switch c.Script {
 	case "acquire":
 		return []string{c.Owner, num(c.TTL), num(c.Clock), some(c.Stamp), num(c.Least)}
@@ -107,7 +107,7 @@ func (c Call) allArguments() []string {
 	case "release":
 		return []string{c.Owner, num(c.Least), some(c.Stamp), handOver, some(c.MinHold)}
 	case "force":
-		return []string{c.Owner, handOver, num(c.Least), num(c.Noted), why}
+		return []string{c.Owner, handOver, num(c.Least), num(c.Noted), forceReason}
 	}
 	return nil
 }
@@ -130,7 +130,7 @@ var kinds = map[string]quorum.AskKind{
 func (c Call) request() quorum.Ask {
 	ttl := c.TTL * int64(time.Millisecond)
 	return quorum.Ask{
-		Kind: kinds[c.Script], Owner: c.Owner, From: c.From, TTL: ttl, HandOver: quorum.HandOver(ttl),
+		Kind: kinds[c.Script], Owner: c.Owner, From: c.From, TTL: ttl, HandOver: quorum.HandOverTime(ttl),
 		Clock: c.Clock, Stamp: c.Stamp, Token: c.Token, Least: c.Least, Restore: c.Restore, MinHold: c.MinHold * int64(time.Millisecond),
 		Noted: c.Noted * int64(time.Millisecond),
 	}
@@ -145,13 +145,13 @@ func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quo
 	case c.isRejected():
 		return l, unadmittedReply, nil
 	case c.Script == "force":
-		after, ok, woken := l.Force(now, c.Owner, c.Least, quorum.HandOver(ask.TTL)/int64(time.Millisecond), c.Noted, hears)
+		after, ok, woken := l.Force(now, c.Owner, c.Least, quorum.HandOverTime(ask.TTL)/int64(time.Millisecond), c.Noted, hears)
 		if c.java {
 			after.Notes = quorum.Notes{}
 		}
 		messages = wakeMessages(woken)
 		if ok && hears(l.Owner) {
-			messages = append(messages, quorum.Forced(l.Owner, why))
+			messages = append(messages, quorum.Forced(l.Owner, forceReason))
 		}
 		return after, one[ok], messages
 	case c.Script == "inspect":
@@ -161,7 +161,7 @@ func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quo
 		}
 		return l, []any{l.Owner, left, strconv.FormatInt(l.Token, 10), int64(l.Queue.Len())}, nil
 	}
-	after, r, woken := l.Answer(now, &ask, hears)
+	after, r, woken := l.Execute(now, &ask, hears)
 	if c.java {
 		after.Notes = quorum.Notes{}
 	}
@@ -171,8 +171,8 @@ func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quo
 	return after, replyOf(r), wakeMessages(woken)
 }
 
-// why is the reason in every force.
-const why = "root@web-3: it hangs"
+// forceReason is the reason in every force.
+const forceReason = "root@web-3: it hangs"
 
 // wakeMessages returns the message of w, if there is one.
 func wakeMessages(w quorum.Wake) []string {
@@ -224,14 +224,14 @@ type dialect struct {
 
 func identity(text string) string { return text }
 
-var plain = dialect{
+var plainDialect = dialect{
 	scripts: scripts, state: stateLua, toServer: identity, fromServer: identity,
 	put: func(k Keys, owner string) []string { return Put(k, owner, 8000) },
 }
 
 // Connect opens both connections. Only the clients in listening receive their wake-ups.
 func Connect(ctx context.Context, addr string, listening ...string) (*Server, error) {
-	return connectFormat(ctx, plain, addr, listening...)
+	return connectFormat(ctx, plainDialect, addr, listening...)
 }
 
 func connectFormat(ctx context.Context, d dialect, addr string, listening ...string) (*Server, error) {
@@ -438,7 +438,7 @@ func (s *Server) Run(c Call, k Keys) (Outcome, error) {
 		return Outcome{}, err
 	}
 	fault, ok := replies[1].(resp.Error)
-	if ok && fault != unadmittedReply && !strings.HasPrefix(string(fault), "CLOCK ") && string(fault) != quorum.ErrTokensEnd.Error() {
+	if ok && fault != unadmittedReply && !strings.HasPrefix(string(fault), "CLOCK ") && string(fault) != quorum.ErrNoTokensLeft.Error() {
 		return Outcome{}, fmt.Errorf("%s: %w", c.Script, fault)
 	}
 	if list, ok := replies[1].([]any); ok {

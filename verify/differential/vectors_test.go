@@ -25,8 +25,8 @@ type vectorFile struct {
 	ears    []string // channels beside the clients' own
 }
 
-var books = []vectorFile{
-	{"testdata/vectors.json", MakeVectors, plain, KeysOf("lock:vector"), nil},
+var vectorFiles = []vectorFile{
+	{"testdata/vectors.json", MakeVectors, plainDialect, KeysOf("lock:vector"), nil},
 	{
 		"testdata/vectors-redisson.json", RedissonVectors, plainRedisson,
 		Keys{Lock: "vector", Fence: wire.RedissonFence("vector"), Queue: KeysOf("vector").Queue},
@@ -36,7 +36,7 @@ var books = []vectorFile{
 
 func TestVectorsMatchTwin(t *testing.T) {
 	t.Parallel()
-	for _, b := range books {
+	for _, b := range vectorFiles {
 		got, err := os.ReadFile(b.file)
 		if err != nil {
 			t.Fatal(err)
@@ -54,7 +54,7 @@ func TestVectorsMatchTwin(t *testing.T) {
 // The test reads the file as an implementer would, without the twin.
 func TestVectorsMatchServer(t *testing.T) {
 	t.Parallel()
-	for _, b := range books {
+	for _, b := range vectorFiles {
 		b.checkAll(t)
 	}
 }

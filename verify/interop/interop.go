@@ -40,7 +40,7 @@ type Library struct {
 }
 
 // starter prepares the workers of a library for count increments in all.
-type starter func(ctx context.Context, addrs []string, key string, count int) (*side, error)
+type starter func(ctx context.Context, addrs []string, key string, count int) (*workerSide, error)
 
 // Libraries are all known libraries.
 var Libraries = []Library{
@@ -65,8 +65,8 @@ type Share struct {
 	Longest time.Duration
 }
 
-// side has workers that are ready. run makes them work until each has done its part.
-type side struct {
+// workerSide has workers that are ready. run makes them work until each has done its part.
+type workerSide struct {
 	run  func() (Share, error)
 	stop func()
 }
@@ -199,7 +199,7 @@ func incrementCounter(data *goredis.Client) error {
 
 // inProcess returns the starter of a Go library.
 func inProcess(open func(ctx context.Context, addrs []string, key string) (next func() worker, stop func(), err error)) starter {
-	return func(ctx context.Context, addrs []string, key string, count int) (*side, error) {
+	return func(ctx context.Context, addrs []string, key string, count int) (*workerSide, error) {
 		workers, stop, err := open(ctx, addrs, key)
 		if err != nil {
 			return nil, err
@@ -209,7 +209,7 @@ func inProcess(open func(ctx context.Context, addrs []string, key string) (next 
 			defer data.Close()
 			return runWorkers(workers, data, func(done int) bool { return done < count/Workers && ctx.Err() == nil })
 		}
-		return &side{run: run, stop: stop}, nil
+		return &workerSide{run: run, stop: stop}, nil
 	}
 }
 
@@ -220,7 +220,7 @@ func startJava(library string) starter   { return startProgram("java", library) 
 // startProgram returns the starter of a program: it reports when it is ready, begins when it receives a line,
 // and prints its result at the end.
 func startProgram(language, library string) starter {
-	return func(ctx context.Context, addrs []string, key string, count int) (*side, error) {
+	return func(ctx context.Context, addrs []string, key string, count int) (*workerSide, error) {
 		w, err := foreign.Start(ctx, language, library, addrs, key, count, Workers)
 		if err != nil {
 			return nil, err
@@ -229,7 +229,7 @@ func startProgram(language, library string) starter {
 			share.Locks, share.Longest, err = w.Run()
 			return share, err
 		}
-		return &side{run: run, stop: w.Stop}, nil
+		return &workerSide{run: run, stop: w.Stop}, nil
 	}
 }
 

@@ -28,7 +28,7 @@ func main() {
 }
 
 // The table is between these lines of the page.
-const begin, end = "<!-- begin: go run ./interop -md ../docs/interop.md -->\n", "<!-- end -->\n"
+const tableStart, tableEnd = "<!-- begin: go run ./interop -md ../docs/interop.md -->\n", "<!-- end -->\n"
 
 func reportLibraries(ctx context.Context, count int, only, page string) error {
 	var table bytes.Buffer
@@ -55,7 +55,7 @@ func reportLibraries(ctx context.Context, count int, only, page string) error {
 		_, err := os.Stdout.Write(table.Bytes())
 		return err
 	}
-	return tool.Page{Path: page, Begin: begin, End: end}.Fill(func(string) string { return table.String() })
+	return tool.Page{Path: page, Begin: tableStart, End: tableEnd}.Fill(func(string) string { return table.String() })
 }
 
 func runOnce(ctx context.Context, l Library, count int) (Result, error) {

@@ -27,10 +27,10 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
-// unordered is a driver with the limits that it has on miniredis.
-type unordered struct{ *redis.Driver }
+// unorderedDriver is a driver with the limits that it has on miniredis.
+type unorderedDriver struct{ *redis.Driver }
 
-func (u unordered) Limits() driver.Limits {
+func (u unorderedDriver) Limits() driver.Limits {
 	limits := u.Driver.Limits()
 	limits.Order = false // waiters that poll have no place in a queue
 	return limits
@@ -49,7 +49,7 @@ func TestMiniredisKeepsPromisesExceptOrder(t *testing.T) {
 			NoAlerts: true,
 			Open: func() (driver.Driver, error) {
 				d, err := redis.New(t.Context(), []redis.Node{{Addr: "miniredis:6379"}}, &redis.Options{Dial: dialServer(m)})
-				return unordered{d}, err
+				return unorderedDriver{d}, err
 			},
 			Leftovers: func() (left []string, err error) {
 				for _, key := range m.Keys() {

@@ -249,7 +249,7 @@ func (s *setup) encodeWorld(w *world, b []byte) []byte {
 			packFlags(k.Queueing, k.Unreported, k.GiveBackAt != 0, k.RestUntil != 0, k.TrustUntil != 0, k.RoundStart != 0))
 		b = appendInt32(b, int32(k.Token))
 		if s.hasTime() {
-			b = appendInt32(append(b, packFlags(k.TTL == brief)), int32(k.TrustUntil/coarse))
+			b = appendInt32(append(b, packFlags(k.TTL == brief)), int32(k.TrustUntil/coarseTick))
 		}
 		if s.slot {
 			b = appendInt32(b, int32(cl.since))
@@ -309,7 +309,7 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 				k.Epoch[n])
 			b = appendInt32(b, int32(k.Base[n]))
 			if s.hasTime() {
-				b = appendInt32(b, int32(k.Until[n]/coarse))
+				b = appendInt32(b, int32(k.Until[n]/coarseTick))
 			}
 		}
 		wire := &nd.wires[c]
@@ -325,8 +325,8 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 
 const messageLen = 15
 
-// coarse is the unit, in ns, in which encoded times still distinguish stages and TTLs.
-const coarse = 100_000_000
+// coarseTick is the unit, in ns, in which encoded times still distinguish stages and TTLs.
+const coarseTick = 100_000_000
 
 func encodeLine(l *line, b []byte) []byte {
 	b = append(b, l.n)

@@ -40,7 +40,7 @@ func (s *setup) deliverAnswer(w *world, c, n int, a message) string {
 	}
 	lasts := ttlOf(a.brief)
 	if a.of == wakeUp && s.spans {
-		lasts = quorum.HandOver(ttl)
+		lasts = quorum.HandOverTime(ttl)
 	}
 	return s.stepClient(w, c, quorum.Event{
 		Kind: quorum.Kind(a.kind), Of: quorum.AskKind(a.of), Node: n, ID: uint32(a.id), Epoch: a.epoch,

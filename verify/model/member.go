@@ -17,8 +17,8 @@ var period = int64(member.Quarantine(time.Duration(ttl)))
 
 const clockSet = int64(30_000_000) // µs by which a clock jumps: more than two periods, less than a minute
 
-// admits has the rules of admission in a world, and the parts that faults affect.
-type admits struct {
+// admissionRules has the rules of admission in a world, and the parts that faults affect.
+type admissionRules struct {
 	rules   member.Rules
 	others  *member.Rules // rules of client 1, if it has its own
 	fresh   uint8         // nodes that no client has seen yet, by bit

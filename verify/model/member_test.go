@@ -13,7 +13,7 @@ func memberRows() []row {
 	of := func(change func(*setup)) setup {
 		s := setup{
 			nodes: 3, clients: 2, holds: 2, renews: 1, calm: true, alone: true, frozen: true, fences: []int64{level, level, level},
-			cut: [3]uint8{third, first}, admits: &admits{rules: three, hits: second}, faults: faults{stage: 1},
+			cut: [3]uint8{third, first}, admits: &admissionRules{rules: three, hits: second}, faults: faults{stage: 1},
 		}
 		change(&s)
 		return s

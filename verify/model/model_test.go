@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// enough is above the number of states of any row: a row that reaches it is unfinished.
-const enough = 3_000_000
+// stateLimit is above the number of states of any row: a row that reaches it is unfinished.
+const stateLimit = 3_000_000
 
 // row is a world that is explored completely. Without a mutant no property may break; with one, want names the
 // property that must break.
@@ -317,7 +317,7 @@ func TestModel(t *testing.T) {
 			}
 			t.Parallel()
 			start := time.Now()
-			got := explore[world, move](&r.world, enough, r.live)
+			got := explore[world, move](&r.world, stateLimit, r.live)
 			broken := r.checkResult(got)
 			took := time.Since(start).Round(10 * time.Millisecond)
 			says := "holds"

@@ -58,9 +58,9 @@ func (s *setup) serveRequest(w *world, c, n int, r message) message {
 		clock = s.nodeTime(w, n)
 	}
 	ask := quorum.Ask{
-		Kind: quorum.AskKind(r.kind), Epoch: r.epoch, Node: n, ID: uint32(r.id), TTL: ttlOf(r.brief), HandOver: quorum.HandOver(ttl),
+		Kind: quorum.AskKind(r.kind), Epoch: r.epoch, Node: n, ID: uint32(r.id), TTL: ttlOf(r.brief), HandOver: quorum.HandOverTime(ttl),
 		Token: int64(r.token), Restore: r.restore, Least: int64(r.least),
-		Owner: owners[c][r.id], From: owners[0][0], Clock: w.clock + int64(c)*s.skew, Noted: quorum.Noted(ttl),
+		Owner: owners[c][r.id], From: owners[0][0], Clock: w.clock + int64(c)*s.skew, Noted: quorum.NoteTime(ttl),
 	}
 	if nd.away != 0 || s.onlyKeeps(w, c, n) {
 		session.Gate{Floor: ask.Least, Stays: true}.Prepare(&ask)
@@ -76,7 +76,7 @@ func (s *setup) serveRequest(w *world, c, n int, r message) message {
 		return w.clients[c].life != crashed
 	}
 	before := nd.lock
-	l, reply, woken := s.mutateBefore(before, &ask).Answer(clock, &ask, hears)
+	l, reply, woken := s.mutateBefore(before, &ask).Execute(clock, &ask, hears)
 	s.mutateAfter(clock, w.clients[c].claim.Queued.Has(n), before, &l, &ask, &reply, &woken)
 	a := r.answerOf(uint8(reply.Kind))
 	a.marked, a.token = reply.Queued, int32(reply.Token)

@@ -94,10 +94,10 @@ type node struct {
 	floor int64       // first usable token since the node returned to the saved data
 }
 
-type life uint8
+type claimLife uint8
 
 const (
-	idle life = iota
+	idle claimLife = iota
 	running
 	ended
 	crashed
@@ -105,7 +105,7 @@ const (
 
 type client struct {
 	claim  quorum.Claim
-	life   life
+	life   claimLife
 	token  int32 // committed token; 0: none yet
 	before uint8 // clients that had committed when this one began
 	renews uint8 // renewals left
@@ -186,9 +186,9 @@ type setup struct {
 	starts  bool              // with spans: clients ask for the lock with the brief TTL
 	slot    bool              // the node is a hash slot: clients find it on another server, and use their own clocks
 	faults  faults
-	hasty   bool    // patience and deadlines also count as slow
-	admits  *admits // nodes vote once admitted; nil: always
-	prelude []move  // moves made first
+	hasty   bool            // patience and deadlines also count as slow
+	admits  *admissionRules // nodes vote once admitted; nil: always
+	prelude []move          // moves made first
 	mutant  mutant
 }
 

@@ -126,8 +126,8 @@ func (c *compiler) parseAll(folders []string) error {
 	return nil
 }
 
-// checkPackage type-checks the package in a folder with other texts for some of its files, by paths from the
-// root.
+// checkPackage type-checks the package in a folder. instead replaces the texts of some files, by their paths from
+// the root.
 func (c *compiler) checkPackage(folder string, instead map[string]string) error {
 	var files []*ast.File
 	for _, name := range c.sources[folder] {

@@ -28,7 +28,7 @@ import (
 // each with - and +, and several places.
 //
 // fails names tests that fail with the bug, all of them, in one run of go test. Their package is found by their name, or
-// stands before them, where several packages have a test of that name: fails memory: TestConformance/nodes=3/ExtendLonger.
+// stands before them, where several packages have a test of that name: fails memory: TestConformance/nodes=3/ExtendSetsLongerTTL.
 // Environment variables and flags of the test program may stand beside them. The word differential is short for
 // the comparison of the scripts with their twin.
 type mutant struct {

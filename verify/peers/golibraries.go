@@ -36,38 +36,38 @@ import (
 // ttl is the TTL of every lock: short for the run, long for a busy machine.
 const ttl = 6 * time.Second
 
-// hold is a lock granted by a Go library.
-type hold struct {
+// heldLock is a lock granted by a Go library.
+type heldLock struct {
 	lost    <-chan struct{}                     // closed by the library when the lock is lost; nil: it gives no notice
 	check   func(context.Context) (bool, error) // asks the library whether the lock is still held
 	release func(context.Context) error
 }
 
-// take acquires the lock; without wait it tries once.
-type take func(ctx context.Context, wait bool) (*hold, error)
+// takeFunc acquires the lock; without wait it tries once.
+type takeFunc func(ctx context.Context, wait bool) (*heldLock, error)
 
 // goLibraries opens one client of each library in Go for the server at addr and the lock on key.
-var goLibraries = map[string]func(ctx context.Context, addr, key string) (take, error){
-	"holdfast-redis": func(ctx context.Context, addr, key string) (take, error) {
+var goLibraries = map[string]func(ctx context.Context, addr, key string) (takeFunc, error){
+	"holdfast-redis": func(ctx context.Context, addr, key string) (takeFunc, error) {
 		return openHoldfast(ctx, "redis://"+addr, key)
 	},
-	"holdfast-etcd": func(ctx context.Context, addr, key string) (take, error) {
+	"holdfast-etcd": func(ctx context.Context, addr, key string) (takeFunc, error) {
 		return openHoldfast(ctx, "etcd://"+addr, key)
 	},
-	"holdfast-zookeeper": func(ctx context.Context, addr, key string) (take, error) {
+	"holdfast-zookeeper": func(ctx context.Context, addr, key string) (takeFunc, error) {
 		return openHoldfast(ctx, "zk://"+addr, key)
 	},
-	"holdfast-postgres": func(ctx context.Context, addr, key string) (take, error) {
+	"holdfast-postgres": func(ctx context.Context, addr, key string) (takeFunc, error) {
 		url := "postgres://holdfast@" + addr + "/postgres?sslmode=disable"
 		if err := tool.MakeTables(ctx, url); err != nil {
 			return nil, err
 		}
 		return openHoldfast(ctx, url, key)
 	},
-	"redsync-goredis": func(_ context.Context, addr, key string) (take, error) {
+	"redsync-goredis": func(_ context.Context, addr, key string) (takeFunc, error) {
 		return openRedsync(redsyncgoredis.NewPool(goredis.NewClient(&goredis.Options{Addr: addr})), key)
 	},
-	"redsync-rueidis": func(_ context.Context, addr, key string) (take, error) {
+	"redsync-rueidis": func(_ context.Context, addr, key string) (takeFunc, error) {
 		c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}})
 		if err != nil {
 			return nil, err
@@ -81,13 +81,13 @@ var goLibraries = map[string]func(ctx context.Context, addr, key string) (take, 
 	"zk.Lock":          openZk,
 }
 
-func openHoldfast(ctx context.Context, url, key string) (take, error) {
+func openHoldfast(ctx context.Context, url, key string) (takeFunc, error) {
 	c, err := holdfast.Open(ctx, url, nil)
 	if err != nil {
 		return nil, err
 	}
 	opts := &holdfast.AcquireOptions{TTL: ttl}
-	return func(ctx context.Context, wait bool) (*hold, error) {
+	return func(ctx context.Context, wait bool) (*heldLock, error) {
 		acquire := c.Acquire
 		if !wait {
 			acquire = c.TryAcquire
@@ -97,13 +97,13 @@ func openHoldfast(ctx context.Context, url, key string) (take, error) {
 			return nil, err
 		}
 		check := func(context.Context) (bool, error) { return l.Context().Err() == nil, nil }
-		return &hold{l.Context().Done(), check, l.Release}, nil
+		return &heldLock{l.Context().Done(), check, l.Release}, nil
 	}, nil
 }
 
-func openRedsync(p pool.Pool, key string) (take, error) {
+func openRedsync(p pool.Pool, key string) (takeFunc, error) {
 	all := redsync.New(p)
-	return func(ctx context.Context, wait bool) (*hold, error) {
+	return func(ctx context.Context, wait bool) (*heldLock, error) {
 		m := all.NewMutex(key, redsync.WithExpiry(ttl))
 		lock := m.LockContext
 		if !wait {
@@ -113,14 +113,14 @@ func openRedsync(p pool.Pool, key string) (take, error) {
 			return nil, err
 		}
 		check := func(context.Context) (bool, error) { return time.Now().Before(m.Until()), nil }
-		return &hold{nil, check, func(ctx context.Context) error { _, err := m.UnlockContext(ctx); return err }}, nil
+		return &heldLock{nil, check, func(ctx context.Context) error { _, err := m.UnlockContext(ctx); return err }}, nil
 	}, nil
 }
 
 // openRedislock retries with the pause of redislock's example, 100 ms. Its default is no retry.
-func openRedislock(_ context.Context, addr, key string) (take, error) {
+func openRedislock(_ context.Context, addr, key string) (takeFunc, error) {
 	all := redislock.New(goredis.NewClient(&goredis.Options{Addr: addr}))
-	return func(ctx context.Context, wait bool) (*hold, error) {
+	return func(ctx context.Context, wait bool) (*heldLock, error) {
 		opts := &redislock.Options{}
 		if wait {
 			opts.RetryStrategy = redislock.LinearBackoff(100 * time.Millisecond)
@@ -130,19 +130,19 @@ func openRedislock(_ context.Context, addr, key string) (take, error) {
 			return nil, err
 		}
 		check := func(ctx context.Context) (bool, error) { left, err := l.TTL(ctx); return left > 0, err }
-		return &hold{nil, check, l.Release}, nil
+		return &heldLock{nil, check, l.Release}, nil
 	}, nil
 }
 
 // openRueidislock uses one key per lock, as rueidislock's documentation advises for a single server.
-func openRueidislock(_ context.Context, addr, key string) (take, error) {
+func openRueidislock(_ context.Context, addr, key string) (takeFunc, error) {
 	all, err := rueidislock.NewLocker(rueidislock.LockerOption{
 		ClientOption: rueidis.ClientOption{InitAddress: []string{addr}}, KeyValidity: ttl, KeyMajority: 1,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context, wait bool) (*hold, error) {
+	return func(ctx context.Context, wait bool) (*heldLock, error) {
 		lock := all.WithContext
 		if !wait {
 			lock = all.TryWithContext
@@ -157,12 +157,12 @@ func openRueidislock(_ context.Context, addr, key string) (take, error) {
 			return nil, err
 		}
 		check := func(context.Context) (bool, error) { return held.Err() == nil, nil }
-		return &hold{held.Done(), check, func(context.Context) error { cancel(); return nil }}, nil
+		return &heldLock{held.Done(), check, func(context.Context) error { cancel(); return nil }}, nil
 	}, nil
 }
 
 // openConcurrency uses a session per lock, so that the loss of one lock does not end the others.
-func openConcurrency(_ context.Context, addr, key string) (take, error) {
+func openConcurrency(_ context.Context, addr, key string) (takeFunc, error) {
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}, Logger: zap.NewNop()})
 	if err != nil {
 		return nil, err
@@ -171,7 +171,7 @@ func openConcurrency(_ context.Context, addr, key string) (take, error) {
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context, wait bool) (*hold, error) {
+	return func(ctx context.Context, wait bool) (*heldLock, error) {
 		select {
 		case <-session.Done():
 			if session, err = concurrency.NewSession(c, concurrency.WithTTL(int(ttl/time.Second))); err != nil {
@@ -196,7 +196,7 @@ func openConcurrency(_ context.Context, addr, key string) (take, error) {
 				return true, nil
 			}
 		}
-		return &hold{done, check, m.Unlock}, nil
+		return &heldLock{done, check, m.Unlock}, nil
 	}, nil
 }
 
@@ -207,7 +207,7 @@ func detachContext(ctx context.Context) (parent context.Context, unlink func() b
 	return parent, context.AfterFunc(ctx, end)
 }
 
-func openPglock(_ context.Context, addr, key string) (take, error) {
+func openPglock(_ context.Context, addr, key string) (takeFunc, error) {
 	db, err := sql.Open("postgres", "postgres://holdfast@"+addr+"/postgres?sslmode=disable")
 	if err != nil {
 		return nil, err
@@ -220,17 +220,17 @@ func openPglock(_ context.Context, addr, key string) (take, error) {
 		return nil, err
 	}
 	// The context of the work in Do ends when a heartbeat fails.
-	return func(ctx context.Context, wait bool) (*hold, error) {
+	return func(ctx context.Context, wait bool) (*heldLock, error) {
 		var opts []pglock.LockOption
 		if !wait {
 			opts = append(opts, pglock.FailIfLocked())
 		}
-		granted, failed, done := make(chan *hold, 1), make(chan error, 1), make(chan struct{})
+		granted, failed, done := make(chan *heldLock, 1), make(chan error, 1), make(chan struct{})
 		parent, unlink := detachContext(ctx)
 		go func() {
 			failed <- all.Do(parent, key, func(work context.Context, l *pglock.Lock) error {
 				check := func(context.Context) (bool, error) { return !l.IsReleased(), nil }
-				granted <- &hold{work.Done(), check, func(context.Context) error { defer close(done); return l.Close() }}
+				granted <- &heldLock{work.Done(), check, func(context.Context) error { defer close(done); return l.Close() }}
 				<-done
 				return nil
 			}, opts...)
@@ -246,8 +246,8 @@ func openPglock(_ context.Context, addr, key string) (take, error) {
 }
 
 // openZk uses the end of the session as the notice of a loss: zk.Lock has none.
-func openZk(ctx context.Context, addr, key string) (take, error) {
-	c, events, err := zk.Connect([]string{addr}, ttl, zk.WithLogInfo(false), zk.WithLogger(silent{}))
+func openZk(ctx context.Context, addr, key string) (takeFunc, error) {
+	c, events, err := zk.Connect([]string{addr}, ttl, zk.WithLogInfo(false), zk.WithLogger(silentLogger{}))
 	if err != nil {
 		return nil, err
 	}
@@ -269,7 +269,7 @@ func openZk(ctx context.Context, addr, key string) (take, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	return func(ctx context.Context, wait bool) (*hold, error) {
+	return func(ctx context.Context, wait bool) (*heldLock, error) {
 		l := zk.NewLock(c, "/"+key, zk.WorldACL(zk.PermAll))
 		if !wait { // zk.Lock always waits, without a limit
 			if nodes, _, err := c.Children("/" + key); err == nil && len(nodes) > 0 {
@@ -282,13 +282,13 @@ func openZk(ctx context.Context, addr, key string) (take, error) {
 		lost := make(chan struct{})
 		locks <- lost
 		check := func(context.Context) (bool, error) { return false, errNoCheck }
-		return &hold{lost, check, func(context.Context) error { return l.Unlock() }}, nil
+		return &heldLock{lost, check, func(context.Context) error { return l.Unlock() }}, nil
 	}, nil
 }
 
 // errNoCheck is returned by the check of a library without one.
 var errNoCheck = errors.New("there is no check")
 
-type silent struct{}
+type silentLogger struct{}
 
-func (silent) Printf(string, ...any) {}
+func (silentLogger) Printf(string, ...any) {}

@@ -31,7 +31,7 @@ import (
 const serveVariable = "HOLDFAST_PEERS_SERVE"
 
 // The table is between these lines of the page.
-const begin, end = "<!-- begin: go run ./peers -md ../docs/peers.md -->\n", "<!-- end -->\n"
+const tableStart, tableEnd = "<!-- begin: go run ./peers -md ../docs/peers.md -->\n", "<!-- end -->\n"
 
 // peer is a library, used as in its documentation.
 type peer struct {
@@ -235,7 +235,7 @@ func (r *row) linePrefix() string { return "| " + r.name + " | " }
 
 // writePage writes the rows between the marks of the page. Rows that were not run stay.
 func writePage(page string, chosen []scene, rows []*row) error {
-	return tool.Page{Path: page, Begin: begin, End: end}.Fill(func(old string) string {
+	return tool.Page{Path: page, Begin: tableStart, End: tableEnd}.Fill(func(old string) string {
 		var table strings.Builder
 		table.WriteString(headingOf(scenes))
 		for _, p := range peers {

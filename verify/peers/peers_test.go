@@ -15,8 +15,8 @@ func TestPageHasEveryLibraryAndScene(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, _ := strings.Cut(string(text), begin)
-	table, _, _ = strings.Cut(table, end)
+	_, table, _ := strings.Cut(string(text), tableStart)
+	table, _, _ = strings.Cut(table, tableEnd)
 	if !strings.HasPrefix(table, headingOf(scenes)) {
 		t.Errorf("the table does not begin with\n%s", headingOf(scenes))
 	}
@@ -48,7 +48,7 @@ func TestPartialRunKeepsOtherCells(t *testing.T) {
 		return all
 	}
 	var lines, want strings.Builder
-	want.WriteString("before\n" + begin + headingOf(scenes))
+	want.WriteString("before\n" + tableStart + headingOf(scenes))
 	for i, p := range peers {
 		r := &row{peer: p, version: "1", server: strings.ToUpper(p.server[:1]) + p.server[1:] + " 1", cells: cells("old")}
 		lines.WriteString(r.String())
@@ -57,8 +57,8 @@ func TestPartialRunKeepsOtherCells(t *testing.T) {
 		}
 		want.WriteString(r.String())
 	}
-	want.WriteString(end + "after\n")
-	if err := os.WriteFile(page, []byte("before\n"+begin+lines.String()+end+"after\n"), 0o600); err != nil {
+	want.WriteString(tableEnd + "after\n")
+	if err := os.WriteFile(page, []byte("before\n"+tableStart+lines.String()+tableEnd+"after\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	run := &row{peer: peers[1], version: "1", server: "Redis 1", cells: []string{"new"}}

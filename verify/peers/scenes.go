@@ -376,16 +376,16 @@ func limitWait(ctx context.Context, s *stage) (string, error) {
 	return s.lockUnanswered(ctx, o)
 }
 
-// unanswered is the number of unanswered requests per cell: it is chance whether the server receives one in
+// unansweredCount is the number of unanswered requests per cell: it is chance whether the server receives one in
 // time.
-const unanswered = 3
+const unansweredCount = 3
 
 // lockUnanswered makes the holder wait for a server that does not answer, and checks what is left when it
 // answers again.
 func (s *stage) lockUnanswered(ctx context.Context, o *outcome) (string, error) {
 	var longest, stays time.Duration
 	tries, left := 0, 0
-	for ; tries < unanswered && longest < patience/3; tries++ {
+	for ; tries < unansweredCount && longest < patience/3; tries++ {
 		s.service.holder.Blackhole(true, true)
 		since := time.Now()
 		answer, err := s.holder.sendCommand(ctx, patience, 0, "lock 1000")

@@ -35,7 +35,7 @@ func serveLibrary(library, addr, key string, n int) error {
 	if open == nil {
 		return fmt.Errorf("unknown library %q", library)
 	}
-	out := &lines{}
+	out := &linePrinter{}
 	var commands []chan []string
 	for i := range n {
 		t, err := open(context.Background(), addr, key)
@@ -59,19 +59,19 @@ func serveLibrary(library, addr, key string, n int) error {
 	return in.Err()
 }
 
-// lines prints whole lines from several goroutines.
-type lines struct{ mu sync.Mutex }
+// linePrinter prints whole lines from several goroutines.
+type linePrinter struct{ mu sync.Mutex }
 
-func (l *lines) printLine(words ...string) {
+func (l *linePrinter) printLine(words ...string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	io.WriteString(os.Stdout, strings.Join(words, " ")+"\n")
 }
 
 // obeyCommands runs the commands of one worker in order.
-func obeyCommands(id int, t take, commands <-chan []string, out *lines) {
+func obeyCommands(id int, t takeFunc, commands <-chan []string, out *linePrinter) {
 	name := strconv.Itoa(id)
-	var h *hold
+	var h *heldLock
 	var released chan struct{}
 	for words := range commands {
 		var err error
@@ -126,7 +126,7 @@ func notifyLoss(lost <-chan struct{}, released <-chan struct{}, notify func()) {
 }
 
 // takeBounded acquires the lock within the limit in a command's words, and then ends the context of the call.
-func takeBounded(t take, words []string) (*hold, error) {
+func takeBounded(t takeFunc, words []string) (*heldLock, error) {
 	limit := 30 * time.Second
 	if len(words) > 1 {
 		ms, err := strconv.Atoi(words[1])

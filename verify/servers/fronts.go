@@ -71,9 +71,9 @@ func behindHAProxy(start starter, idle string) starter {
 func placeOf(url string) (at string, address func(string) string) {
 	switch {
 	case strings.HasPrefix(url, "postgres:"):
-		return "unix@" + socketOf(guarded.dsn), postgresURL
+		return "unix@" + socketOf(guardedDatabase.dsn), postgresURL
 	case strings.HasPrefix(url, "mysql"):
-		_, socket, _ := strings.Cut(guarded.dsn, "unix(")
+		_, socket, _ := strings.Cut(guardedDatabase.dsn, "unix(")
 		socket, _, _ = strings.Cut(socket, ")")
 		return "unix@" + socket, mysqlURL
 	}
@@ -280,12 +280,12 @@ func startGRPCProxy(ctx context.Context) (string, func() error, error) {
 // fenceDatabase checks, on a direct connection to the database, that a fence rejects an older token, and that
 // writers under LockRow lose no update.
 func fenceDatabase(ctx context.Context) error {
-	db, err := sql.Open(guarded.driver, guarded.dsn)
+	db, err := sql.Open(guardedDatabase.driver, guardedDatabase.dsn)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	f, err := sqlfence.New(guarded.dialect, nil)
+	f, err := sqlfence.New(guardedDatabase.dialect, nil)
 	if err != nil {
 		return err
 	}
@@ -344,7 +344,7 @@ func countRow(ctx context.Context, db *sql.DB) error {
 }
 
 func countOnce(ctx context.Context, db *sql.DB) error {
-	if guarded.dialect == sqlfence.PostgreSQL {
+	if guardedDatabase.dialect == sqlfence.PostgreSQL {
 		return countOnPostgres(ctx)
 	}
 	tx, err := db.BeginTx(ctx, nil)
@@ -366,7 +366,7 @@ func countOnce(ctx context.Context, db *sql.DB) error {
 }
 
 func countOnPostgres(ctx context.Context) error {
-	conn, err := pgx.Connect(ctx, guarded.dsn)
+	conn, err := pgx.Connect(ctx, guardedDatabase.dsn)
 	if err != nil {
 		return err
 	}

@@ -294,7 +294,7 @@ func runWorker(ctx context.Context) error {
 	defer c.Close()
 	for {
 		key := rand.IntN(hammerKeys)
-		l, err := c.Acquire(ctx, fmt.Sprintf("servers:hammer:%d", key), short)
+		l, err := c.Acquire(ctx, fmt.Sprintf("servers:hammer:%d", key), shortLease)
 		if err != nil {
 			return err
 		}

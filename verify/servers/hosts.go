@@ -271,8 +271,8 @@ func startZooKeeper(ctx context.Context) (string, func() error, error) {
 	return "zk://" + strings.Join(e.Addrs(), ",") + "/locks", e.Stop, nil
 }
 
-// guarded is the current row's database, without what stands before it.
-var guarded struct {
+// guardedDatabase is the current row's database, without what stands before it.
+var guardedDatabase struct {
 	dialect     sqlfence.Dialect
 	driver, dsn string
 }
@@ -294,7 +294,7 @@ func postgresHost(ctx context.Context) (*pgproc.Server, host, error) {
 	if err != nil {
 		return nil, host{}, err
 	}
-	guarded.dialect, guarded.driver, guarded.dsn = sqlfence.PostgreSQL, "pgx", s.DSN()
+	guardedDatabase.dialect, guardedDatabase.driver, guardedDatabase.dsn = sqlfence.PostgreSQL, "pgx", s.DSN()
 	h := host{at: socketOf(s.DSN()), url: postgresURL, stop: s.Stop}
 	h.make = func(ctx context.Context) error { return migrateTables(ctx, h.url(h.at)) }
 	return s, h, nil
@@ -332,7 +332,7 @@ func mysqlHost(s *mariaproc.Server, err error) (host, error) {
 	if err != nil {
 		return host{}, err
 	}
-	guarded.dialect, guarded.driver, guarded.dsn = sqlfence.MySQL, "mysql", "root@unix("+s.Socket()+")/app"
+	guardedDatabase.dialect, guardedDatabase.driver, guardedDatabase.dsn = sqlfence.MySQL, "mysql", "root@unix("+s.Socket()+")/app"
 	h := host{at: s.Socket(), url: mysqlURL, stop: s.Stop}
 	h.make = func(ctx context.Context) error {
 		db, err := sql.Open("mysql", "root@unix("+s.Socket()+")/")

@@ -18,8 +18,8 @@ import (
 // patience bounds each step.
 const patience = 30 * time.Second
 
-// short makes the lease of a killed holder end soon.
-var short = &holdfast.AcquireOptions{TTL: 5 * time.Second}
+// shortLease makes the lease of a killed holder end soon.
+var shortLease = &holdfast.AcquireOptions{TTL: 5 * time.Second}
 
 // checkServer runs the steps that need only a URL: it checks exclusion, order, wake-up and rising tokens of a
 // lock, and runs the doctor.
@@ -89,12 +89,12 @@ func openAll(ctx context.Context, url string, n int) (all []*holdfast.Client, er
 func checkExclusion(ctx context.Context, clients []*holdfast.Client) (string, error) {
 	var last holdfast.Token
 	for i := range 6 {
-		l, err := clients[i%3].Acquire(ctx, "servers:locks", short)
+		l, err := clients[i%3].Acquire(ctx, "servers:locks", shortLease)
 		if err != nil {
 			return "", err
 		}
 		defer l.Release(ctx)
-		second, err := clients[(i+1)%3].TryAcquire(ctx, "servers:locks", short)
+		second, err := clients[(i+1)%3].TryAcquire(ctx, "servers:locks", shortLease)
 		if err == nil {
 			second.Release(ctx)
 		}
@@ -116,7 +116,7 @@ func checkExclusion(ctx context.Context, clients []*holdfast.Client) (string, er
 // has the first.
 func queueUp(ctx context.Context, clients []*holdfast.Client) (string, error) {
 	const key = "servers:order"
-	holder, err := clients[0].Acquire(ctx, key, short)
+	holder, err := clients[0].Acquire(ctx, key, shortLease)
 	if err != nil {
 		return "", err
 	}
@@ -128,7 +128,7 @@ func queueUp(ctx context.Context, clients []*holdfast.Client) (string, error) {
 	order := make(chan served, 2)
 	for i, c := range clients[1:] {
 		go func() {
-			l, err := c.Acquire(ctx, key, short)
+			l, err := c.Acquire(ctx, key, shortLease)
 			order <- served{i, err}
 			if err == nil {
 				l.Release(ctx) // after an error the lease expires
@@ -186,14 +186,14 @@ func measureWakeUp(ctx context.Context, clients []*holdfast.Client) (string, err
 	const key = "servers:wake"
 	var waits []time.Duration
 	for range 5 {
-		holder, err := clients[0].Acquire(ctx, key, short)
+		holder, err := clients[0].Acquire(ctx, key, shortLease)
 		if err != nil {
 			return "", err
 		}
 		granted := make(chan error, 1)
 		var at time.Time
 		go func() {
-			l, err := clients[1].Acquire(ctx, key, short)
+			l, err := clients[1].Acquire(ctx, key, shortLease)
 			at = time.Now()
 			if err == nil {
 				err = l.Release(ctx)
@@ -214,8 +214,8 @@ func measureWakeUp(ctx context.Context, clients []*holdfast.Client) (string, err
 	return waits[len(waits)/2].Round(time.Millisecond).String(), nil
 }
 
-// temporary matches the address of a server in a temporary folder.
-var temporary = regexp.MustCompile(`/tmp/\S+`)
+// temporaryPath matches the address of a server in a temporary folder.
+var temporaryPath = regexp.MustCompile(`/tmp/\S+`)
 
 // runDoctor runs holdfast doctor and records each line that is not ok. The test servers do not sync to disk.
 func (r *row) runDoctor(ctx context.Context, url string, res *result) {
@@ -225,7 +225,7 @@ func (r *row) runDoctor(ctx context.Context, url string, res *result) {
 	var said []string
 	for line := range strings.Lines(string(out)) {
 		if !strings.HasPrefix(line, "VERDICT") {
-			said = append(said, shortenError(temporary.ReplaceAllString(line, "")))
+			said = append(said, shortenError(temporaryPath.ReplaceAllString(line, "")))
 		}
 	}
 	text := strings.Join(said, "; ")

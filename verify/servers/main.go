@@ -31,7 +31,7 @@ import (
 )
 
 // The table is between these lines of the page.
-const begin, end = "<!-- begin: go run ./servers -md ../docs/servers.md -->\n", "<!-- end -->\n"
+const tableStart, tableEnd = "<!-- begin: go run ./servers -md ../docs/servers.md -->\n", "<!-- end -->\n"
 
 const heading = "| server | locks | order | wake-up | fence | `doctor` | suite | scripts | chaos | hammer | last run |\n" +
 	"|---|---|---|---|---|---|---|---|---|---|---|\n"
@@ -135,7 +135,7 @@ func writeLine(page, name, line string) error {
 }
 
 // pageAt returns the page with the table of the servers.
-func pageAt(path string) tool.Page { return tool.Page{Path: path, Begin: begin, End: end} }
+func pageAt(path string) tool.Page { return tool.Page{Path: path, Begin: tableStart, End: tableEnd} }
 
 // linesByRow returns the lines of a table by the names of their rows.
 func linesByRow(table string) map[string]string {

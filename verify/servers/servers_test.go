@@ -56,7 +56,7 @@ func TestDeadHolderWritesNothing(t *testing.T) {
 
 func TestWriteLineKeepsOtherRows(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "page.md")
-	if err := os.WriteFile(page, []byte("head\n"+begin+"| gone-1.0 | old |\n"+end+"tail\n"), 0o600); err != nil {
+	if err := os.WriteFile(page, []byte("head\n"+tableStart+"| gone-1.0 | old |\n"+tableEnd+"tail\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	first, second := rows[0].name, rows[1].name
@@ -69,7 +69,7 @@ func TestWriteLineKeepsOtherRows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "head\n" + begin + heading + "| " + first + " | new |\n| " + second + " | new |\n" + end + "tail\n"; string(text) != want {
+	if want := "head\n" + tableStart + heading + "| " + first + " | new |\n| " + second + " | new |\n" + tableEnd + "tail\n"; string(text) != want {
 		t.Errorf("page:\n%s\nwant:\n%s", text, want)
 	}
 }

@@ -20,8 +20,8 @@ var products = map[string]string{
 	"MySQL": "mysql", "MariaDB": "mariadb", "PgBouncer": "pgbouncer", "pgpool-II": "pgpool",
 }
 
-// on lists the pages that name every version of some products.
-var on = map[string][]string{
+// pagesOfProduct lists the pages that name every version of some products.
+var pagesOfProduct = map[string][]string{
 	"choosing.md":   {"valkey", "redis", "redict", "etcd", "zookeeper", "postgres", "mysql", "mariadb"},
 	"your-redis.md": {"valkey", "redis", "redict"},
 	"etcd.md":       {"etcd"},
@@ -67,7 +67,7 @@ func TestPageVersionsMatchTable(t *testing.T) {
 		}
 		for _, version := range slices.Sorted(maps.Keys(ran)) {
 			product, _, _ := strings.Cut(version, "-")
-			if slices.Contains(on[page], product) && !named[version] {
+			if slices.Contains(pagesOfProduct[page], product) && !named[version] {
 				t.Errorf("%s does not name %s, which is in the table: write it into its link to servers.md", page, version)
 			}
 		}

@@ -183,7 +183,7 @@ func (w *world) checkLeftoverLocks() {
 	}
 	w.now = max(w.now, late)
 	if w.cfg.Class.hasFaults() {
-		w.now += w.maxTTL + quorum.Drift(w.maxTTL) + quorum.HandOver(w.maxTTL)
+		w.now += w.maxTTL + quorum.Drift(w.maxTTL) + quorum.HandOverTime(w.maxTTL)
 	}
 	for _, n := range w.nodes {
 		for _, k := range w.keys {

@@ -118,7 +118,7 @@ type claim struct {
 	alarm  int64  // time of the alarm, by the client's clock
 	issued [quorum.MaxNodes]int64
 	told   func(quorum.Outcome)
-	rec    recorded
+	rec    recordedClaim
 }
 
 func (c *client) newClaim(k *key, ttl int64, wait bool) *claim {

@@ -252,12 +252,12 @@ func (w *world) forceLock(k *key) {
 			}
 			before := n.lockState(k).At(n.wallClock())
 			n.recordLapse(n.locks[k], before)
-			l, _, woken := before.Force(n.wallClock(), owner, n.floor, quorum.HandOver(w.maxTTL)/ms, quorum.Noted(w.maxTTL)/ms, n.isListening)
+			l, _, woken := before.Force(n.wallClock(), owner, n.floor, quorum.HandOverTime(w.maxTTL)/ms, quorum.NoteTime(w.maxTTL)/ms, n.isListening)
 			if l.Owner != n.locks[k].Owner {
 				n.issued[k] = w.now
 			}
 			n.storeLock(k, l)
-			step := n.recordExecution(before, l, Step{Kind: Forces, Owner: owner, Lasts: quorum.HandOver(w.maxTTL)})
+			step := n.recordExecution(before, l, Step{Kind: Forces, Owner: owner, Lasts: quorum.HandOverTime(w.maxTTL)})
 			if woken.Owner != "" {
 				n.publishWakeUp(woken, n.issued[k], step)
 			}

@@ -73,14 +73,14 @@ func (l *link) sendRequest(r *request) {
 		l.keepRelease(r)
 		l.w.schedule(l.c, 0, func() { l.failRequest(r, true) })
 		return
-	case session.Skips(r.Kind, l.silentTime(), func() bool { return l.canSpare(r) }), l.sessionGate().Prepare(&r.Ask) != nil:
+	case session.ShouldSkip(r.Kind, l.silentTime(), func() bool { return l.canSpare(r) }), l.sessionGate().Prepare(&r.Ask) != nil:
 		l.w.schedule(l.c, 0, func() { l.failRequest(r, true) })
 		return
 	}
 	if r.claim != nil {
 		r.round = r.claim.rec.round
 	}
-	r.began, r.Clock, r.Noted = l.w.now, l.c.wallClock(), quorum.Noted(l.w.maxTTL)
+	r.began, r.Clock, r.Noted = l.w.now, l.c.wallClock(), quorum.NoteTime(l.w.maxTTL)
 	l.away = append(l.away, r)
 	l.watchSilence()
 	l.sent++
@@ -188,13 +188,13 @@ func (l *link) watchSilence() {
 		if gen != l.gen || !l.up {
 			return
 		}
-		sight := session.Sight{Now: l.w.now, Silent: l.silentTime()}
+		sight := session.Snapshot{Now: l.w.now, Silent: l.silentTime()}
 		for _, r := range l.away {
 			if r.Kind == quorum.AskRenew && (sight.Renewal == 0 || r.TTL < sight.Renewal) {
 				sight.Renewal = r.TTL
 			}
 		}
-		err := l.watch.Look(sight)
+		err := l.watch.Check(sight)
 		if err == nil && l.watch.Doubted && l.w.now >= l.cut && l.n.admitNode(l.c) {
 			err = errReplaced
 		}

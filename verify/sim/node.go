@@ -90,7 +90,7 @@ func (n *node) executeScript(r *request) reply {
 	if n.w.cfg.Rules.SeedAtAnyTime {
 		ask.Clock = now // the clock check then always passes
 	}
-	l, rep, woken := n.lockWithoutRule(before, &ask).Answer(now, &ask, n.isListening)
+	l, rep, woken := n.lockWithoutRule(before, &ask).Execute(now, &ask, n.isListening)
 	if ask.Kind == quorum.AskCommit {
 		if l.Owner = before.Owner; rep.Kind == quorum.Refused {
 			l.Token, l.Fence = before.Token, before.Fence
@@ -100,7 +100,7 @@ func (n *node) executeScript(r *request) reply {
 		l.Until = now/1000 + quorum.Millis(ask.TTL)
 	}
 	n.storeLock(r.key, l)
-	r.step = n.recordExecution(before, l, Step{Kind: Executes, Owner: ask.Owner, Ask: ask, Says: rep.Kind, Lasts: quorum.HandOver(ask.TTL)})
+	r.step = n.recordExecution(before, l, Step{Kind: Executes, Owner: ask.Owner, Ask: ask, Says: rep.Kind, Lasts: quorum.HandOverTime(ask.TTL)})
 	if l.Owner != before.Owner {
 		n.issued[r.key] = n.w.now
 	}

@@ -24,7 +24,7 @@ func RunOutages(seed uint64, rules Rules, log io.Writer) Report {
 	n := []int{3, 3, 5}[w.rng.IntN(3)]
 	w.ttl = []int64{second, 4 * second, 10 * second}[w.rng.IntN(3)]
 	w.maxTTL, w.lag, w.pause = w.ttl, 2*ms, w.ttl/4
-	w.calm, w.hopeless = forever, forever
+	w.calm, w.hopeless = afterEveryRun, afterEveryRun
 	w.report = Report{Seed: seed, Class: outages.Name}
 	for i := range n {
 		w.nodes = append(w.nodes, w.newNode(i))
@@ -40,8 +40,8 @@ func RunOutages(seed uint64, rules Rules, log io.Writer) Report {
 	return w.report
 }
 
-// forever is later than the end of a run.
-const forever = int64(1) << 60
+// afterEveryRun is later than the end of a run.
+const afterEveryRun = int64(1) << 60
 
 // startOutageWorker starts a worker that acquires the lock and keeps it through all outages.
 func (c *client) startOutageWorker() {

@@ -109,8 +109,8 @@ func (n *node) recordLapse(stored, now quorum.Lock) {
 	}
 }
 
-// recorded is the record's state of a claim.
-type recorded struct {
+// recordedClaim is the record's state of a claim.
+type recordedClaim struct {
 	round    int                    // round of renewals, from 1
 	renews   bool                   // a renewal was sent under this owner
 	chosen   int64                  // token whose commit was sent
@@ -120,7 +120,7 @@ type recorded struct {
 
 // recordStart records that a claim asks under a new owner.
 func (cl *claim) recordStart() {
-	cl.rec = recorded{}
+	cl.rec = recordedClaim{}
 	cl.c.w.cfg.Record.addStep(cl.c.w, Step{Kind: Begins, Owner: cl.owner, From: cl.from, Stamp: cl.st.Stamp})
 }
 

@@ -243,7 +243,7 @@ func (w *world) maxRecoveryTime() int64 {
 	for _, c := range w.clients {
 		workers += len(c.workers)
 	}
-	return w.quarantineTime() + 2*w.maxTTL + int64(workers)*(longestWork*w.ttl+quorum.HandOver(w.ttl)) + 10*second
+	return w.quarantineTime() + 2*w.maxTTL + int64(workers)*(longestWork*w.ttl+quorum.HandOverTime(w.ttl)) + 10*second
 }
 
 func (w *world) quarantineTime() int64 { return w.maxTTL + 2*second }

@@ -126,7 +126,7 @@ func startSentinel(ctx context.Context) (*service, error) {
 	}
 	sv := overRedis("redis+sentinel://"+strings.Join(g.Addrs(), ",")+"/"+redisproc.GroupName+shortQuarantine, g.Servers)
 	sv.fault = func(ctx context.Context, _ int) error { // a replica takes over
-		return errors.Join(g.Settled(ctx, 2), g.Switch(ctx), g.Settled(ctx, 2))
+		return errors.Join(g.AwaitReplicas(ctx, 2), g.Switch(ctx), g.AwaitReplicas(ctx, 2))
 	}
 	sv.stop = g.Stop
 	return sv, nil

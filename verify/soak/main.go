@@ -49,8 +49,8 @@ func main() {
 
 var errBroken = errors.New("something grows, or a promise was broken; see the report")
 
-// usual is the rate of hand-overs per second on PostgreSQL: a million in two hours, with a reserve for faults.
-const usual = 1.05e6 / 7200
+// usualRate is the rate of hand-overs per second on PostgreSQL: a million in two hours, with a reserve for faults.
+const usualRate = 1.05e6 / 7200
 
 func runCommand(ctx context.Context, args []string, out, logs io.Writer) error {
 	p := &plan{command: true, logs: logs}
@@ -71,7 +71,7 @@ func runCommand(ctx context.Context, args []string, out, logs io.Writer) error {
 		return errors.New("-hours and -rate have to be above 0")
 	}
 	if p.handovers <= 0 {
-		p.handovers = usual * p.length.Seconds()
+		p.handovers = usualRate * p.length.Seconds()
 	}
 	var err error
 	if p.engines, err = chooseEngines(only); err != nil {
@@ -114,7 +114,7 @@ func (p *plan) runEngines(ctx context.Context) (_ *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var all []*watched
+	var all []*watchedEngine
 	for n, e := range p.engines {
 		w, startErr := p.startEngine(ctx, n)
 		if startErr != nil {

@@ -37,7 +37,7 @@ type EngineReport struct {
 	Samples []sample `json:"samples"`
 }
 
-func newReport(all []*watched) *Report {
+func newReport(all []*watchedEngine) *Report {
 	r := &Report{}
 	for _, w := range all {
 		e := &EngineReport{Name: w.engine.name, Faults: w.faults, Samples: w.samples, Broken: w.troubles}

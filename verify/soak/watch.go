@@ -43,8 +43,8 @@ type sample struct {
 	Counts  state              `json:"counts"` // of all clients, since the start
 }
 
-// watched is a soak of one engine.
-type watched struct {
+// watchedEngine is a soak of one engine.
+type watchedEngine struct {
 	plan    *plan
 	engine  engine
 	service *service
@@ -63,8 +63,8 @@ type watched struct {
 }
 
 // startEngine starts the servers of an engine and its clients. After an error it leaves nothing behind.
-func (p *plan) startEngine(ctx context.Context, n int) (_ *watched, err error) {
-	w := &watched{plan: p, engine: p.engines[n]}
+func (p *plan) startEngine(ctx context.Context, n int) (_ *watchedEngine, err error) {
+	w := &watchedEngine{plan: p, engine: p.engines[n]}
 	if w.service, err = w.engine.start(ctx); err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func (p *plan) startEngine(ctx context.Context, n int) (_ *watched, err error) {
 }
 
 // launchClient starts a client under a new name.
-func (w *watched) launchClient() (*process, error) {
+func (w *watchedEngine) launchClient() (*process, error) {
 	o := w.order
 	o.Name = fmt.Sprintf("client%d", w.fallen)
 	w.fallen++
@@ -106,7 +106,7 @@ func (w *watched) launchClient() (*process, error) {
 }
 
 // watchRun takes samples and causes faults until the end of the run, or ctx ends.
-func (w *watched) watchRun(ctx context.Context, shift int) {
+func (w *watchedEngine) watchRun(ctx context.Context, shift int) {
 	w.began = time.Now()
 	end, tick := time.After(w.plan.length), time.NewTicker(w.plan.sampleInterval())
 	defer tick.Stop()
@@ -125,7 +125,7 @@ func (w *watched) watchRun(ctx context.Context, shift int) {
 	}
 }
 
-func (w *watched) noteTrouble(what string, err error) {
+func (w *watchedEngine) noteTrouble(what string, err error) {
 	if err != nil {
 		w.troubles = append(w.troubles, fmt.Sprintf("after %v: %s: %v", time.Since(w.began).Round(time.Second), what, err))
 		fmt.Fprintf(w.plan.logs, "soak: %s: %s: %v\n", w.engine.name, what, err)
@@ -133,7 +133,7 @@ func (w *watched) noteTrouble(what string, err error) {
 }
 
 // takeSample records the figures, unless a server does not answer, as during an election after a fault.
-func (w *watched) takeSample(ctx context.Context) {
+func (w *watchedEngine) takeSample(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	s := sample{Hours: time.Since(w.began).Hours(), Figures: map[string]float64{}}
@@ -167,7 +167,7 @@ func (w *watched) takeSample(ctx context.Context) {
 }
 
 // causeFault kills a client, or causes a fault of a server.
-func (w *watched) causeFault(ctx context.Context) {
+func (w *watchedEngine) causeFault(ctx context.Context) {
 	w.faults++
 	if w.service.fault != nil && w.faults%2 == 0 {
 		err := w.service.fault(ctx, w.faults/2)
@@ -199,7 +199,7 @@ func (a state) addCounts(b state) state {
 }
 
 // stopAll stops clients and servers.
-func (w *watched) stopAll() (errs error) {
+func (w *watchedEngine) stopAll() (errs error) {
 	for _, p := range []*process{w.stays, w.falls} {
 		if p != nil {
 			errs = errors.Join(errs, p.endClient())

@@ -38,8 +38,8 @@ func ticksOf(ttl int64) int64 { return ttl*995/1000/ms - 1 }
 
 const ms = int64(time.Millisecond)
 
-// recorded is a run in the terms of the specification.
-type recorded struct {
+// recordedRun is a run in the terms of the specification.
+type recordedRun struct {
 	seed  uint64
 	place int // index among the runs for TLC
 	class sim.Class
@@ -66,7 +66,7 @@ func (g group) String() string {
 }
 
 // translate converts the record of a run.
-func translate(seed uint64, class sim.Class, r *sim.Record) recorded {
+func translate(seed uint64, class sim.Class, r *sim.Record) recordedRun {
 	t := translation{record: r, ids: make(map[string]int), at: make(map[int]int)}
 	t.steps = t.followedSteps()
 	t.numberOwners()
@@ -79,7 +79,7 @@ func translate(seed uint64, class sim.Class, r *sim.Record) recorded {
 		t.translateStep(s)
 	}
 	t.markHeard()
-	return recorded{seed: seed, class: class, ttl: r.TTL, ttls: slices.Sorted(maps.Keys(t.renewalTTLs())), steps: t.out}
+	return recordedRun{seed: seed, class: class, ttl: r.TTL, ttls: slices.Sorted(maps.Keys(t.renewalTTLs())), steps: t.out}
 }
 
 // translation is the state of translate.
@@ -299,7 +299,7 @@ func tracedClasses() []sim.Class {
 }
 
 // recordRun returns the run of a seed.
-func recordRun(seed uint64, rules sim.Rules) recorded {
+func recordRun(seed uint64, rules sim.Rules) recordedRun {
 	classes := tracedClasses()
 	class := classes[seed%uint64(len(classes))]
 	turn := seed / uint64(len(classes))
@@ -315,7 +315,7 @@ func recordRun(seed uint64, rules sim.Rules) recorded {
 }
 
 // recordedModule returns the module with the runs, for TLC.
-func recordedModule(runs []recorded) []byte {
+func recordedModule(runs []recordedRun) []byte {
 	var text bytes.Buffer
 	text.WriteString("---- MODULE Recorded ----\nEXTENDS Integers\n")
 	var names []string
@@ -323,14 +323,14 @@ func recordedModule(runs []recorded) []byte {
 		name := fmt.Sprint("Run", i+1)
 		names = append(names, name)
 		fmt.Fprintf(&text, "%s == [ttl |-> %d, note |-> %d, sound |-> %s, steps |-> <<\n%s\n>>]\n", name, ticksOf(r.ttl),
-			ticksOf(quorum.Noted(r.ttl)), tlaBool(!r.class.Has(sim.Forget)), strings.Join(r.steps, ",\n"))
+			ticksOf(quorum.NoteTime(r.ttl)), tlaBool(!r.class.Has(sim.Forget)), strings.Join(r.steps, ",\n"))
 	}
 	fmt.Fprintf(&text, "Runs == <<%s>>\n====\n", strings.Join(names, ", "))
 	return text.Bytes()
 }
 
 // tlcConfig returns TLC's configuration for these runs.
-func tlcConfig(g group, runs []recorded, promised bool) []byte {
+func tlcConfig(g group, runs []recordedRun, promised bool) []byte {
 	ttls := make(map[int64]bool)
 	for _, r := range runs {
 		for _, ttl := range r.ttls {
@@ -381,7 +381,7 @@ func tlcConfig(g group, runs []recorded, promised bool) []byte {
 
 // rejectedRun is a run that is no behaviour of the specification.
 type rejectedRun struct {
-	run  recorded
+	run  recordedRun
 	step int // the first step that TLC could not take
 }
 
@@ -392,7 +392,7 @@ func (r rejectedRun) String() string {
 // followRuns makes TLC follow the runs of the seeds, and prints the number of steps. A rejected run is an
 // error.
 func (s settings) followRuns(ctx context.Context, checker, folder string, out io.Writer) error {
-	groups := make(map[group][]recorded)
+	groups := make(map[group][]recordedRun)
 	for seed := range s.runs {
 		r := recordRun(seed+1, sim.Rules{})
 		groups[r.set] = append(groups[r.set], r)
@@ -417,7 +417,7 @@ func (s settings) followRuns(ctx context.Context, checker, folder string, out io
 
 // checkRuns makes TLC follow the runs of one group and returns the rejected ones. With promised, for runs of
 // the unchanged code, the promises must hold in each state.
-func (s settings) checkRuns(ctx context.Context, checker, folder string, runs []recorded, promised bool) ([]rejectedRun, time.Duration, error) {
+func (s settings) checkRuns(ctx context.Context, checker, folder string, runs []recordedRun, promised bool) ([]rejectedRun, time.Duration, error) {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return nil, 0, err
 	}
@@ -455,7 +455,7 @@ func (s settings) checkRuns(ctx context.Context, checker, folder string, runs []
 var progress = regexp.MustCompile(`(?m)^<<(\d+), (\d+)>>$`)
 
 // rejectedRuns returns the runs of which TLC did not take every step.
-func rejectedRuns(runs []recorded, text []byte) []rejectedRun {
+func rejectedRuns(runs []recordedRun, text []byte) []rejectedRun {
 	taken := make([]int, len(runs))
 	for _, m := range progress.FindAllSubmatch(text, -1) {
 		run, _ := strconv.Atoi(string(m[1]))

@@ -26,7 +26,7 @@ func checkerOf(t *testing.T) string {
 }
 
 // takeRuns calls checkRuns for a test.
-func takeRuns(t *testing.T, runs []recorded, promised bool) []rejectedRun {
+func takeRuns(t *testing.T, runs []recordedRun, promised bool) []rejectedRun {
 	t.Helper()
 	refused, took, err := settings{source: source}.checkRuns(t.Context(), checkerOf(t), t.TempDir(), runs, promised)
 	if err != nil {
@@ -37,8 +37,8 @@ func takeRuns(t *testing.T, runs []recorded, promised bool) []rejectedRun {
 }
 
 // firstRuns returns the runs of a group with the lowest seeds.
-func firstRuns(n int, g group, rules sim.Rules) []recorded {
-	var runs []recorded
+func firstRuns(n int, g group, rules sim.Rules) []recordedRun {
+	var runs []recordedRun
 	for seed := uint64(1); len(runs) < n; seed++ {
 		if r := recordRun(seed, rules); r.set == g {
 			runs = append(runs, r)
@@ -48,8 +48,8 @@ func firstRuns(n int, g group, rules sim.Rules) []recorded {
 }
 
 // runsThatDiffer returns runs of a group that change without the rules in off.
-func runsThatDiffer(n int, g group, off sim.Rules, from uint64) []recorded {
-	var runs []recorded
+func runsThatDiffer(n int, g group, off sim.Rules, from uint64) []recordedRun {
+	var runs []recordedRun
 	for seed := from; len(runs) < n && seed < from+100; seed++ {
 		if r := recordRun(seed, off); r.set == g && !slices.Equal(r.steps, recordRun(seed, sim.Rules{}).steps) {
 			runs = append(runs, r)
@@ -60,7 +60,7 @@ func runsThatDiffer(n int, g group, off sim.Rules, from uint64) []recorded {
 
 // breakRun replaces a text in the first step that contains it. It returns the changed run and the number of
 // that step.
-func breakRun(r recorded, old, changed string) (recorded, int) {
+func breakRun(r recordedRun, old, changed string) (recordedRun, int) {
 	i := slices.IndexFunc(r.steps, func(step string) bool { return strings.Contains(step, old) })
 	r.steps = slices.Clone(r.steps)
 	r.steps[i] = strings.Replace(r.steps[i], old, changed, 1)
@@ -81,7 +81,7 @@ func TestRecordedRunsMatchSpecification(t *testing.T) {
 		{`[kind |-> "begins"`, `[kind |-> "uses"`},
 		{`tok |-> `, `tok |-> 1`},
 	} {
-		i := slices.IndexFunc(runs[:whole], func(r recorded) bool { return strings.Contains(strings.Join(r.steps, ""), change[0]) })
+		i := slices.IndexFunc(runs[:whole], func(r recordedRun) bool { return strings.Contains(strings.Join(r.steps, ""), change[0]) })
 		if i < 0 {
 			t.Fatalf("no run has %q", change[0])
 		}
@@ -128,7 +128,7 @@ func TestRunWithoutRuleIsRejected(t *testing.T) {
 		"trust is shorter by what clocks drift":   {sim.Rules{NoDrift: true}, 1, `"wins"`},
 		"an id whose give-back is open ends":      {sim.Rules{ReuseID: true}, 1, `ask |-> "`},
 	}
-	var runs []recorded
+	var runs []recordedRun
 	var of []string
 	for name, off := range rules {
 		for _, r := range runsThatDiffer(3, group{nodes: 3}, off.rules, off.from) {

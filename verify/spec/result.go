@@ -126,7 +126,7 @@ func renderTraces(chosen []row, results []result) string {
 }
 
 // The tables are between these lines of the page.
-const begin, end = "<!-- begin: go run ./spec -md ../docs/spec/README.md -->\n", "<!-- end -->\n"
+const tableStart, tableEnd = "<!-- begin: go run ./spec -md ../docs/spec/README.md -->\n", "<!-- end -->\n"
 
 // writePage prints the tables, or writes them into the page.
 func writePage(page, text string, out io.Writer) error {
@@ -134,5 +134,5 @@ func writePage(page, text string, out io.Writer) error {
 		_, err := io.WriteString(out, text)
 		return err
 	}
-	return tool.Page{Path: page, Begin: begin, End: end}.Fill(func(string) string { return text })
+	return tool.Page{Path: page, Begin: tableStart, End: tableEnd}.Fill(func(string) string { return text })
 }

@@ -65,8 +65,8 @@ const (
 	trio      = "{a, b, c}"
 )
 
-// doing adds events to a row, beside acquire and release.
-func doing(what ...string) constants {
+// withEvents adds events to a row, beside acquire and release.
+func withEvents(what ...string) constants {
 	var quoted []string
 	for _, w := range what {
 		quoted = append(quoted, fmt.Sprintf("%q", w))
@@ -102,46 +102,46 @@ func specRows() []row {
 		return row{name: name, module: holdfast, set: base.with(change), holds: holds}
 	}
 	all := "P1 P2 P3 P9 P10"
-	single := sound("1 node, 3 attempts that renew", all, doing("time", "late", "renew").with(constants{"Nodes": one, "Ids": trio, "MaxToken": "4"}))
-	again := sound("1 node, 3 attempts that ask again and renew", all, single.set.with(doing("time", "late", "again", "renew")))
+	single := sound("1 node, 3 attempts that renew", all, withEvents("time", "late", "renew").with(constants{"Nodes": one, "Ids": trio, "MaxToken": "4"}))
+	again := sound("1 node, 3 attempts that ask again and renew", all, single.set.with(withEvents("time", "late", "again", "renew")))
 	// Two quorums of three nodes that share one node are the hard case: in rows with time, each client reaches
 	// two nodes.
 	meet := constants{"CutOff": two, "TTLs": "{2}"}
 	tick := meet.with(constants{"TTLs": "{1}", "Drift": "0"})
-	attempts := sound("3 nodes, 2 attempts that meet in one", all, doing("time").with(tick))
-	plain := sound("3 nodes, 2 attempts", all, doing("late"))
+	attempts := sound("3 nodes, 2 attempts that meet in one", all, withEvents("time").with(tick))
+	plain := sound("3 nodes, 2 attempts", all, withEvents("late"))
 	crowd := sound("3 nodes, 3 attempts", "P1 P2 P3", constants{"Ids": trio})
 	forgets := sound("3 nodes, 2 attempts that meet in one, a node forgets everything", all, meet.with(constants{"Forgets": "1"}))
 	tokens := sound("3 nodes, 2 attempts, a node forgets the lock and votes: tokens", "P1 P2", constants{"LosesLock": "1", "Others": "1", "MaxToken": "4"})
 	counters := sound("3 nodes, 2 attempts, a counter is lost: tokens", "P1 P2", constants{"LosesCounter": "1"})
 	others := sound("3 nodes, 2 attempts, other locks are granted", "P1 P2 P3", constants{"Others": "1"})
-	spreads := sound("3 nodes, 2 attempts, a holder commits at nodes that grant late", "P1 P2 P3", others.set.with(doing("late", "spread")))
-	writes := sound("3 nodes, 2 attempts that write at any time, a node forgets the lock and votes", "P1 P2 P4", doing("write").with(constants{"LosesLock": "1"}))
+	spreads := sound("3 nodes, 2 attempts, a holder commits at nodes that grant late", "P1 P2 P3", others.set.with(withEvents("late", "spread")))
+	writes := sound("3 nodes, 2 attempts that write at any time, a node forgets the lock and votes", "P1 P2 P4", withEvents("write").with(constants{"LosesLock": "1"}))
 	waiters := sound("1 node, 2 waiters and one that does not wait", all, constants{
 		"Nodes": one, "Ids": trio, "Waiters": "{b, c}", "Does": `{"deaf", "give back"}`, "MaxToken": "4",
 	})
-	waiting := sound("3 nodes, 2 waiters that meet in one: order of arrival", all+" P6", doing("give back").with(meet).with(constants{"Waiters": two}))
+	waiting := sound("3 nodes, 2 waiters that meet in one: order of arrival", all+" P6", withEvents("give back").with(meet).with(constants{"Waiters": two}))
 	adopts := sound("3 nodes, a lease is adopted by one of two", "P1 P2 P3 Once", constants{"Ids": trio, "Adopters": "{b, c}", "MaxToken": "4"})
-	adopted := sound("3 nodes, a lease is adopted, and its holder renews", "P1 P2 P10 Taken", doing("late", "renew").with(constants{
+	adopted := sound("3 nodes, a lease is adopted, and its holder renews", "P1 P2 P10 Taken", withEvents("late", "renew").with(constants{
 		"Adopters": "{b}", "MaxToken": "4",
 	}))
 	forces := sound("1 node, 3 attempts, an operator forces leases", "P1 P2 P3", constants{
 		"Nodes": one, "Ids": trio, "Does": `{"late", "force"}`, "MaxToken": "4",
 	})
 	const renewedAndForced, itsPromises = "3 nodes, a lease that is renewed and forced", "P9 P10 Taken"
-	forced := sound(renewedAndForced, itsPromises, doing("time", "renew", "force").with(constants{"Ids": "{a}"}))
-	forcedLate := sound(renewedAndForced+", late requests", itsPromises, doing("late", "renew", "force").with(constants{"Ids": "{a}"}))
+	forced := sound(renewedAndForced, itsPromises, withEvents("time", "renew", "force").with(constants{"Ids": "{a}"}))
+	forcedLate := sound(renewedAndForced+", late requests", itsPromises, withEvents("late", "renew", "force").with(constants{"Ids": "{a}"}))
 	forcedLong := sound(renewedAndForced+", late requests, time passes", itsPromises,
-		forced.set.with(doing("time", "late", "renew", "force")).with(constants{"TTLs": "{2}", "Drift": "0"}))
+		forced.set.with(withEvents("time", "late", "renew", "force")).with(constants{"TTLs": "{2}", "Drift": "0"}))
 	twoTTLs := sound("1 node, 2 attempts with two TTLs", all, constants{"Nodes": one, "TTLs": "{2, 4}", "Does": `{"time", "late", "again", "renew"}`})
-	superseded := sound("3 nodes, 2 attempts, a node forgets the lock: the lease ends", "Ends", doing("renew").with(constants{"LosesLock": "1"}))
-	failover := sound("1 node that fails over, 2 attempts that renew", all+" Ends", doing("time", "renew", "slow").with(constants{
+	superseded := sound("3 nodes, 2 attempts, a node forgets the lock: the lease ends", "Ends", withEvents("renew").with(constants{"LosesLock": "1"}))
+	failover := sound("1 node that fails over, 2 attempts that renew", all+" Ends", withEvents("time", "renew", "slow").with(constants{
 		"Nodes": one, "TTLs": "{2}", "Forgets": "1", "MaxToken": "4",
 	}))
-	failoverForce := sound("1 node that fails over, a lease is forced and another adopted", "P1 P2 P10 Taken", doing("time", "renew", "force").with(constants{
+	failoverForce := sound("1 node that fails over, a lease is forced and another adopted", "P1 P2 P10 Taken", withEvents("time", "renew", "force").with(constants{
 		"Nodes": one, "Adopters": "{b}", "TTLs": "{2}", "Forgets": "1", "MaxToken": "4",
 	}))
-	failoverWait := sound("1 node that fails over, an attempt and a waiter", all, doing("time", "renew").with(constants{
+	failoverWait := sound("1 node that fails over, an attempt and a waiter", all, withEvents("time", "renew").with(constants{
 		"Nodes": one, "Waiters": "{b}", "TTLs": "{2}", "Forgets": "1", "MaxToken": "4",
 	}))
 
@@ -165,37 +165,37 @@ func specRows() []row {
 		twoTTLs, superseded, failover, failoverForce, failoverWait,
 		gate, gateOf2, gateForced,
 
-		rowWithoutRule("majority", attempts, "P3", doing()),
+		rowWithoutRule("majority", attempts, "P3", withEvents()),
 		rowWithoutRule("drift", single, "P3", nil),
 		rowWithoutRule("from sending", single, "P3", nil),
 		rowWithoutRule("deadline", single, "P3", nil),
 		rowWithoutRule("deadline", single, "P9", nil).inWorld("P9"),
-		rowWithoutRule("release compares the owner", single, "P3", doing()),
+		rowWithoutRule("release compares the owner", single, "P3", withEvents()),
 		rowWithoutRule("quarantine", forgets, "P3", tick),
 		rowWithoutRule("quarantine", failover, "P3", nil).inWorld("1 node that fails over"),
 		rowWithoutRule("quarantine grants nothing", failoverWait, "P1", nil),
 		rowWithoutRule("never shortens", twoTTLs, "P3", nil),
 		rowWithoutRule("never shortens", twoTTLs, "P10", nil).inWorld("P10"),
 		rowWithoutRule("commit", others, "P1", nil),
-		rowWithoutRule("commit compares the owner", tokens, "P1", doing("late")).asSlow(),
-		rowWithoutRule("commit compares the token", tokens, "P1", doing("late")).asSlow(),
+		rowWithoutRule("commit compares the owner", tokens, "P1", withEvents("late")).asSlow(),
+		rowWithoutRule("commit compares the token", tokens, "P1", withEvents("late")).asSlow(),
 		rowWithoutRule("clock", counters, "P1", nil),
 		rowWithoutRule("clock", counters, "P2", nil).inWorld("P2"),
 		rowWithoutRule("admission sets a floor", failover, "P1", nil),
 		rowWithoutRule("least", failover, "P1", nil),
-		rowWithoutRule("storage checks", attempts, "P4", doing("time", "write")),
+		rowWithoutRule("storage checks", attempts, "P4", withEvents("time", "write")),
 		rowWithoutRule("q nodes kept it first", superseded, "Ends", nil),
-		rowWithoutRule("no grant before a give-back is answered", waiters, "P3", doing("give back")),
-		rowWithoutRule("wake-ups in their place", waiters, "P3", doing("give back")),
+		rowWithoutRule("no grant before a give-back is answered", waiters, "P3", withEvents("give back")),
+		rowWithoutRule("wake-ups in their place", waiters, "P3", withEvents("give back")),
 		rowWithoutRule("first in line", waiting, "P6", nil),
 		rowWithoutRule("adopt compares the owner", adopts, "P3", nil),
 		rowWithoutRule("adopt takes no free lock", adopts, "Once", nil),
-		rowWithoutRule("force compares the owner", forces, "P3", doing("force")),
+		rowWithoutRule("force compares the owner", forces, "P3", withEvents("force")),
 		rowWithoutRule("what was taken is not granted again", forcedLate, "Taken", nil).inWorld("force"),
 		rowWithoutRule("what was taken is not granted again", adopted, "Taken", nil).inWorld("adoption"),
 		rowWithoutRule("a note outlasts the lease", forcedLong, "Taken", nil),
 		rowWithoutRule("what was taken is not set again", failoverForce, "Taken", constants{"Adopters": "{}"}).inWorld("force"),
-		rowWithoutRule("what was taken is not set again", failoverForce, "Taken", doing("time", "renew")).inWorld("adoption"),
+		rowWithoutRule("what was taken is not set again", failoverForce, "Taken", withEvents("time", "renew")).inWorld("adoption"),
 
 		{
 			name: "known: two trust a lease that is adopted while its holder goes on", module: holdfast, breaks: "P3strict",
@@ -203,7 +203,7 @@ func specRows() []row {
 		},
 		{
 			name: "known: a lease is forced, and another server takes over that has not heard of it", module: holdfast, breaks: "Taken",
-			set: failoverForce.set.with(doing("time", "renew", "force", "stale")).with(constants{"Adopters": "{}"}),
+			set: failoverForce.set.with(withEvents("time", "renew", "force", "stale")).with(constants{"Adopters": "{}"}),
 		},
 		{
 			name: "known: a node drops the lock before its time, and votes", module: holdfast, breaks: "P3",

@@ -170,13 +170,13 @@ func TestPartialRunKeepsPage(t *testing.T) {
 	t.Parallel()
 	checkerOf(t)
 	page := filepath.Join(t.TempDir(), "page.md")
-	if err := os.WriteFile(page, []byte(begin+"old\n"+end), 0o600); err != nil {
+	if err := os.WriteFile(page, []byte(tableStart+"old\n"+tableEnd), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	err := run(ctx, []string{"-source", "../../docs/spec", "-md", page}, io.Discard, io.Discard)
-	if text, _ := os.ReadFile(page); err == nil || string(text) != begin+"old\n"+end {
+	if text, _ := os.ReadFile(page); err == nil || string(text) != tableStart+"old\n"+tableEnd {
 		t.Errorf("%v; the page is %.200q", err, text)
 	}
 }

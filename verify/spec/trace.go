@@ -13,8 +13,8 @@ var (
 	variable = regexp.MustCompile(`(?m)^/\\ (\w+) = `)
 )
 
-// hidden are fields that no step reads; they exist for the promises.
-var hidden = []string{"before", "ahead", "later"}
+// historyFields are fields that no step reads; they exist for the promises.
+var historyFields = []string{"before", "ahead", "later"}
 
 // parseTrace returns a line for each step of the trace in TLC's output: the action and its changes.
 func parseTrace(text string) []string {
@@ -58,7 +58,7 @@ func describeChanges(before, after map[string]string) string {
 		}
 		parts := strings.SplitN(path, ".", 3)
 		switch {
-		case len(parts) == 3 && !slices.Contains(hidden, parts[2]):
+		case len(parts) == 3 && !slices.Contains(historyFields, parts[2]):
 			groups[parts[1]] = append(groups[parts[1]], parts[2]+" "+is)
 		case len(parts) == 2:
 			groups[parts[0]] = append(groups[parts[0]], strings.TrimSpace(parts[1]+" "+is))

@@ -106,8 +106,8 @@ func New(pkg string, dialect Dialect, table string) (Table, error) {
 	return s, nil
 }
 
-// Make creates the table unless it exists.
-func (t *Table) Make(ctx context.Context, q Querier) error {
+// CreateTable creates the table unless it exists.
+func (t *Table) CreateTable(ctx context.Context, q Querier) error {
 	err := q.Exec(ctx, t.Create)
 	if err != nil && ctx.Err() == nil {
 		// On PostgreSQL two programs that create the same table at once collide (SQLSTATE 23505), even with IF
@@ -154,7 +154,7 @@ func (t *Table) Claim(ctx context.Context, q Querier, guard string, token holdfa
 		return &fence.StaleError{Key: guard, Token: token}
 	}
 	if err := q.Exec(ctx, t.raise, guard, int64(token), owner); err != nil {
-		return t.Failure(guard, err)
+		return t.WrapError(guard, err)
 	}
 	highest, holder, err := t.highestToken(ctx, q, guard)
 	switch {
@@ -172,7 +172,7 @@ func (t *Table) Claim(ctx context.Context, q Querier, guard string, token holdfa
 func (t *Table) ClaimIn(ctx context.Context, q Querier, guard string, token holdfast.Token, owner string) error {
 	if t.mark != "" {
 		if err := q.Exec(ctx, t.mark); err != nil {
-			return t.Failure(guard, err)
+			return t.WrapError(guard, err)
 		}
 	}
 	if err := t.Claim(ctx, q, guard, token, owner); err != nil || t.check == "" {
@@ -180,7 +180,7 @@ func (t *Table) ClaimIn(ctx context.Context, q Querier, guard string, token hold
 	}
 	if err := q.Exec(ctx, t.check); (err != nil) != t.nests {
 		err = errors.Join(sql.ErrTxDone, err)
-		return t.Failure(guard, fmt.Errorf("%w: the database has rolled it back after an error of an earlier statement; begin again", err))
+		return t.WrapError(guard, fmt.Errorf("%w: the database has rolled it back after an error of an earlier statement; begin again", err))
 	}
 	return nil
 }
@@ -196,7 +196,7 @@ func (t *Table) Highest(ctx context.Context, q Querier, guard string) (token hol
 
 func (t *Table) highestToken(ctx context.Context, q Querier, guard string) (token holdfast.Token, owner string, err error) {
 	if err = q.Row(ctx, t.look, guard).Scan(&token, &owner); err != nil {
-		err = t.Failure(guard, err)
+		err = t.WrapError(guard, err)
 	}
 	return token, owner, err
 }
@@ -204,7 +204,7 @@ func (t *Table) highestToken(ctx context.Context, q Querier, guard string) (toke
 // Forget deletes the row of guard.
 func (t *Table) Forget(ctx context.Context, q Querier, guard string) error {
 	if err := q.Exec(ctx, t.forget, guard); err != nil {
-		return t.Failure(guard, err)
+		return t.WrapError(guard, err)
 	}
 	return nil
 }
@@ -217,7 +217,7 @@ func CheckApplied(guard string, token holdfast.Token, rows int64) error {
 	return nil
 }
 
-// Failure adds the guard to an error.
-func (t *Table) Failure(guard string, err error) error {
+// WrapError adds the guard to an error.
+func (t *Table) WrapError(guard string, err error) error {
 	return fmt.Errorf("%s: guard %q: %w", t.pkg, guard, err)
 }

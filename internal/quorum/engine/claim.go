@@ -112,7 +112,7 @@ func (c *claim) step(a *answer) (overtaken, notify func(quorum.Outcome), do quor
 		return nil, a.onOutcome, quorum.Actions{Outcome: quorum.Lost} // a caller of Release keeps waiting
 	}
 	read := time.Now()
-	now := c.engine.clock.Of(read)
+	now := c.engine.clock.At(read)
 	if a.isAnswer && a.Kind != quorum.Failed {
 		c.lane.nodeAnswers[a.Node].Store(now)
 	}
@@ -198,7 +198,7 @@ func (c *claim) recordAnswer(a *answer) {
 
 // blameSilentNodes records the nodes that have had time to answer, and have not. The caller holds mu.
 func (c *claim) blameSilentNodes(now int64) {
-	timeout, overdue := quorum.RequestTimeout(c.state.TTL), int64(pace.Overdue())
+	timeout, overdue := quorum.RequestTimeout(c.state.TTL), int64(pace.OverdueTime())
 	for n := range c.state.Unanswered().Nodes {
 		if by := c.state.AnswerBy[n]; c.errs[n] == nil && now >= by-timeout+min(timeout, overdue) {
 			c.errs[n] = errNoAnswer
@@ -314,7 +314,7 @@ func (c *claim) awaitsAnswers(now int64) bool {
 
 // roundEnd returns the latest end of a decided round. The caller holds mu.
 func (c *claim) roundEnd() int64 {
-	return c.sentAt + min(quorum.RequestTimeout(c.state.TTL), int64(pace.Overdue()))
+	return c.sentAt + min(quorum.RequestTimeout(c.state.TTL), int64(pace.OverdueTime()))
 }
 
 // onTimer handles the timer. A claim that has rested asks the nodes again in its turn.

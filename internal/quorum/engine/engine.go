@@ -5,7 +5,7 @@
 // The path of an Acquire to a server, file by file:
 //
 //	acquire.go               Client.Acquire
-//	internal/holder          call.go: Call.Obtain (its turn in this process), askService
+//	internal/holder          call.go: Call.Acquire (its turn in this process), askService
 //	redis/redis.go           Driver.Acquire, the driver.Driver of the client
 //	calls.go                 Calls.Acquire, which describes the holder in the error
 //	engine.go                Engine.Acquire makes a claim, which takes its turn (lane.go), and posts the event Start
@@ -59,9 +59,9 @@ type Config struct {
 	// Lane returns the lane of a lock; nil: one lane for all locks. It is for nodes that do not answer all
 	// locks equally fast.
 	Lane func(Lock) *Lane
-	// Noted is the shortest time for which nodes keep a note about the owner of a forced or adopted lock: see
-	// quorum.Noted. 0: as long as the owner's lock lasts, which is enough for a single node.
-	Noted time.Duration
+	// NoteTime is the shortest time for which nodes keep a note about the owner of a forced or adopted lock: see
+	// quorum.NoteTime. 0: as long as the owner's lock lasts, which is enough for a single node.
+	NoteTime time.Duration
 	// Client is the first part of every owner id. Default quorum.NewClient().
 	Client string
 }
@@ -97,7 +97,7 @@ func New(cfg Config) *Engine {
 		cfg.Keys = func(name string) Lock { return Lock{Name: name} }
 	}
 	e := &Engine{
-		nodes: cfg.Nodes, keys: cfg.Keys, client: cmp.Or(cfg.Client, quorum.NewClient()), noted: cfg.Noted, clock: pace.NewClock(),
+		nodes: cfg.Nodes, keys: cfg.Keys, client: cmp.Or(cfg.Client, quorum.NewClient()), noted: cfg.NoteTime, clock: pace.NewClock(),
 		lane: cfg.Lane, claims: make(map[string]*claim), closing: make(chan struct{}),
 	}
 	if e.lane == nil {
@@ -113,8 +113,8 @@ func New(cfg Config) *Engine {
 // Client returns the first part of every owner id of this engine.
 func (e *Engine) Client() string { return e.client }
 
-// Noted returns Config.Noted.
-func (e *Engine) Noted() time.Duration { return e.noted }
+// NoteTime returns Config.NoteTime.
+func (e *Engine) NoteTime() time.Duration { return e.noted }
 
 // Now returns the engine's time, in the unit of Request.Deadline.
 func (e *Engine) Now() int64 { return e.clock.Now() }
@@ -252,7 +252,7 @@ func (c *claim) currentGrant() (g driver.Grant, ok bool) {
 // clocks. The caller holds mu.
 func (c *claim) trustedUntil() time.Time {
 	now := time.Now()
-	return now.Add(time.Duration(c.state.TrustedUntil() - c.engine.clock.Of(now)))
+	return now.Add(time.Duration(c.state.TrustedUntil() - c.engine.clock.At(now)))
 }
 
 // renewalBatch collects the outcomes of renewals that travel together.

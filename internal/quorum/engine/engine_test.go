@@ -268,7 +268,7 @@ func TestClaimTimerEndsNoRenewal(t *testing.T) {
 					}
 				}
 				g := <-won
-				for _, rings := range []int64{int64(pace.Overdue()), quorum.RequestTimeout(int64(g.TTL))} {
+				for _, rings := range []int64{int64(pace.OverdueTime()), quorum.RequestTimeout(int64(g.TTL))} {
 					time.Sleep(time.Until(begun.Add(time.Duration(rings) - time.Millisecond)))
 					out := startRenewal(t, e, g)
 					time.Sleep(2 * time.Millisecond)
@@ -291,7 +291,7 @@ func TestDetachedLeaseIsNotRenewed(t *testing.T) {
 	runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
 		g := acquireAll(t, e, manual)
 		out := startRenewal(t, e, g)
-		manual[2].nextRequest(t, quorum.AskRenew).NotMine()
+		manual[2].nextRequest(t, quorum.AskRenew).NotOwner()
 		manual[0].nextRequest(t, quorum.AskRenew).Kept(0)
 		manual[1].nextRequest(t, quorum.AskRenew).Kept(0)
 		if err := receiveSoon(t, out); err != nil {
@@ -302,7 +302,7 @@ func TestDetachedLeaseIsNotRenewed(t *testing.T) {
 			t.Errorf("it is taken back anew %v, with token %d of %d", anew.Restore, anew.Token, g.Token)
 		}
 		e.Detach(g)
-		anew.NotMine()
+		anew.NotOwner()
 		synctest.Wait()
 		for _, d := range manual {
 			if n := len(d.in); n > 0 {

@@ -45,7 +45,7 @@ type Lane struct {
 // for a silent node. A node without requests counts as silent until its next answer.
 func (l *Lane) isSilent(node int, now int64) bool {
 	last := l.nodeAnswers[node].Load()
-	return last == 0 || now-last > int64(pace.Overdue())
+	return last == 0 || now-last > int64(pace.OverdueTime())
 }
 
 // roundExit describes the end of a round.
@@ -123,7 +123,7 @@ func (e *Engine) enterLane(ctx context.Context, l *Lane, patience time.Duration)
 func (e *Engine) crowdedError(l *Lane) error {
 	load := l.Load(e.clock.Now())
 	err := fmt.Errorf("this client has %d requests waiting for their turn", max(load.Waiting, 1))
-	if load.Silence > pace.Overdue() {
+	if load.Silence > pace.OverdueTime() {
 		err = fmt.Errorf("%w, and none of the %d that were sent has been answered for %v", err, load.Out, load.Silence.Round(time.Millisecond))
 	}
 	return &driver.UnavailableError{Need: quorum.Majority(len(e.nodes)), Err: err}

@@ -55,7 +55,7 @@ func (k *timedNode) serveRequests(ctx context.Context) {
 			if r.Kind == quorum.AskAcquire {
 				k.order = append(k.order, r.Lock.Name)
 			}
-			lock, reply, _ := locks[r.Lock.Name].Answer(time.Now().UnixMicro(), &r.Ask, func(string) bool { return false })
+			lock, reply, _ := locks[r.Lock.Name].Execute(time.Now().UnixMicro(), &r.Ask, func(string) bool { return false })
 			locks[r.Lock.Name] = lock
 			r.Answer(reply)
 		case <-ctx.Done():
@@ -181,7 +181,7 @@ func TestNewlySilentNodeDelaysCrowdBriefly(t *testing.T) {
 		time.Sleep(300 * perRequest)
 		timed[2].silent.Store(true)
 		wait()
-		checkPrompt(t, begin, crowdSize+int(int64(pace.Overdue())/int64(perRequest)))
+		checkPrompt(t, begin, crowdSize+int(int64(pace.OverdueTime())/int64(perRequest)))
 		time.Sleep(time.Second)
 		synctest.Wait()
 		checkIdle(t, e)
@@ -375,7 +375,7 @@ func TestReleaseEndsWithoutAnswers(t *testing.T) {
 }
 
 // Resting claims wait for a holder, not for an answer.
-func TestRestingClaimsUseNoRoom(t *testing.T) {
+func TestSleepingClaimsUseNoLaneRoom(t *testing.T) {
 	runWithTimedNodes(t, 1, perRequest, func(t *testing.T, e *Engine, timed []*timedNode) {
 		const n = 4 * initialRounds
 		acquireMany(t.Context(), e, n, time.Minute, checkGranted(t))()

@@ -64,8 +64,8 @@ func (r *Request) Kept(waiters int) {
 	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Kept, Waiters: waiters}})
 }
 
-// NotMine answers renew: another owner has the lock, or it is free.
-func (r *Request) NotMine() { r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.NotMine}}) }
+// NotOwner answers renew: another owner has the lock, or it is free.
+func (r *Request) NotOwner() { r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.NotMine}}) }
 
 // Freed answers release and give-back.
 func (r *Request) Freed() { r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Freed}}) }

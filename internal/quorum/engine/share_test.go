@@ -78,7 +78,7 @@ func handOverTime(t *testing.T, e *Engine, manual []*manualNode, held time.Durat
 	return handOver
 }
 
-func TestSharedLockIsFreedNowAndThen(t *testing.T) {
+func TestSharedLockIsReleasedRegularly(t *testing.T) {
 	runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
 		if handOverTime(t, e, manual, time.Second) == 0 {
 			t.Error("a lock of our clients alone was handed to nobody")
@@ -114,7 +114,7 @@ func TestSharedLockIsFreedNowAndThen(t *testing.T) {
 }
 
 // A client that has yielded the lock does not take it back before other programs had their chance.
-func TestYieldingClientHoldsBack(t *testing.T) {
+func TestYieldingClientLetsOthersAcquire(t *testing.T) {
 	runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
 		e.yields = new(yieldTable)
 		asks := func(req driver.Request, most time.Duration) (after time.Duration) {

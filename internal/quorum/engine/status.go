@@ -96,7 +96,7 @@ func (e *Engine) holderToken(views []View, owner string) int64 {
 // name the holder of that block.
 func (e *Engine) TokenBelongs(st driver.Status, views []View, token int64) (bool, error) {
 	if token == 0 {
-		return st.Held && (st.Token == 0 || Tokenless(st.Owner)), nil
+		return st.Held && (st.Token == 0 || IsTokenless(st.Owner)), nil
 	}
 	known := false
 	u := &driver.UnavailableError{Need: quorum.Majority(len(e.nodes))}
@@ -104,7 +104,7 @@ func (e *Engine) TokenBelongs(st driver.Status, views []View, token int64) (bool
 		switch {
 		case v.Err != nil:
 			u.Nodes = append(u.Nodes, driver.NodeError{Node: e.nodes[i].Name(), Err: v.Err})
-		case Tokenless(v.Owner) || !driverkit.InBlock(v.Token, token): // the counter under such a lock belongs to an older grant
+		case IsTokenless(v.Owner) || !driverkit.InBlock(v.Token, token): // the counter under such a lock belongs to an older grant
 		case st.Held && v.Owner == st.Owner && v.Token >= st.Token:
 			return true, nil
 		default:
@@ -136,6 +136,6 @@ func (e *Engine) ForceResult(done quorum.Set, errs []error) (bool, error) {
 	return false, nil
 }
 
-// Tokenless reports whether a lock with that owner has no token: it belongs to another library, or was
+// IsTokenless reports whether a lock with that owner has no token: it belongs to another library, or was
 // released and is kept for its MinHold.
-func Tokenless(owner string) bool { return quorum.ClientOf(owner) == "" || quorum.IsKept(owner) }
+func IsTokenless(owner string) bool { return quorum.ClientOf(owner) == "" || quorum.IsKept(owner) }

@@ -248,7 +248,7 @@ func TestRedirectLeadsNewConnectionsToAnotherServer(t *testing.T) {
 	old.wantsEnd()
 }
 
-func TestMuteAfterLeavesHungConnection(t *testing.T) {
+func TestMuteAfterHangsConnection(t *testing.T) {
 	t.Parallel()
 	server, proxy := startProxy(t)
 	lost := proxy.MuteAfter(faultproxy.Command("INCR"), 2)

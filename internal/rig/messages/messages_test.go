@@ -340,7 +340,7 @@ func headingAnchor(heading string) string {
 	}, strings.TrimSpace(heading))
 }
 
-func TestCheckSeesEachRule(t *testing.T) {
+func TestCheckDetectsEachBrokenRule(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int{
 		"the lock is held; try again":           0,

@@ -165,8 +165,8 @@ func (g *Group) Switch(ctx context.Context) error {
 // FailoverTimeout returns the time after which the Sentinels give up a failover that makes no progress.
 func (g *Group) FailoverTimeout() time.Duration { return pace.Scale(2 * time.Second) }
 
-// Settled blocks until that many replicas are in sync with the master, ctx ends or half a minute has passed.
-func (g *Group) Settled(ctx context.Context, replicas int) error {
+// AwaitReplicas blocks until that many replicas are in sync with the master, ctx ends or half a minute has passed.
+func (g *Group) AwaitReplicas(ctx context.Context, replicas int) error {
 	return retryUntilDone(ctx, func() error {
 		master := g.Master()
 		if master == nil {

@@ -28,7 +28,7 @@ const (
 
 // stallTime returns the delay of a tick from which on the machine counts as having stood still: the shortest
 // time after which the product blames a node.
-func stallTime() time.Duration { return pace.Overdue() }
+func stallTime() time.Duration { return pace.OverdueTime() }
 
 // Start sets the factor of this test program, and begins to report stalls on standard error. stop ends that.
 func Start() (stop func()) {

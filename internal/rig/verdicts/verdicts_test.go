@@ -3,7 +3,7 @@
 //   - short-ttl: a TTL under 5 s. The lease may expire before the test looks. A test that waits for the end of
 //     the lease has a comment on the same line, or on the line before: "// short: " and the reason.
 //   - bare-send: a goroutine that sends the bare result of Acquire or Grant. These end the goroutine if they
-//     fail, and then the reader of the channel waits for ever. Use fixture.Later.
+//     fail, and then the reader of the channel waits for ever. Use fixture.RunAsync.
 //   - clock: a test that fails if something took too long by the clock of this machine. Judge by order, by
 //     tokens and by the server's own clock. A test that compares clocks, or waits for minutes, has a comment:
 //     "// clock: " and the reason.
@@ -196,7 +196,7 @@ func (s *source) check() (found []fault) {
 			case *ast.CompositeLit:
 				s.findShortOption(n, add)
 			case *ast.CallExpr:
-				if slices.Contains([]string{"Acquire", "Grant", "hold"}, calledName(n)) && len(n.Args) == 3 {
+				if slices.Contains([]string{"Acquire", "AcquireGrant", "hold"}, calledName(n)) && len(n.Args) == 3 {
 					s.findShortTTL(n.Args[2], add)
 				}
 				if calledName(n) == "Go" && len(n.Args) == 1 {
@@ -277,8 +277,8 @@ func (s *source) findBareSend(fn ast.Expr, add func(string, ast.Node, string, ..
 	}
 	ast.Inspect(lit.Body, func(n ast.Node) bool {
 		if send, ok := n.(*ast.SendStmt); ok {
-			if call, ok := send.Value.(*ast.CallExpr); ok && slices.Contains([]string{"Acquire", "acquire", "Grant", "grant"}, calledName(call)) {
-				add("bare-send", n, "%s may end the goroutine, and nothing is sent: use fixture.Later and fixture.Receive", calledName(call))
+			if call, ok := send.Value.(*ast.CallExpr); ok && slices.Contains([]string{"Acquire", "acquire", "AcquireGrant", "grant"}, calledName(call)) {
+				add("bare-send", n, "%s may end the goroutine, and nothing is sent: use fixture.RunAsync and fixture.AwaitResult", calledName(call))
 			}
 		}
 		return true
@@ -342,8 +342,8 @@ func isFailure(n ast.Node) bool {
 	return ok && slices.Contains([]string{"Error", "Errorf", "Fatal", "Fatalf", "Fail", "FailNow"}, calledName(call))
 }
 
-// faultsOf returns the violations in all tests on real servers.
-func faultsOf(t *testing.T) (found []fault) {
+// findFaults returns the violations in all tests on real servers.
+func findFaults(t *testing.T) (found []fault) {
 	t.Helper()
 	packages := make(map[string]map[string]string)
 	for _, folder := range folders {
@@ -392,7 +392,7 @@ func TestVerdictsDoNotDependOnMachine(t *testing.T) {
 	for line := range strings.Lines(string(text)) {
 		known[strings.TrimSpace(line)] = false
 	}
-	for _, f := range faultsOf(t) {
+	for _, f := range findFaults(t) {
 		entry := f.rule + " " + f.file
 		if _, ok := known[entry]; !ok {
 			t.Errorf("%s:%d: %s (%s)", f.file, f.line, f.text, f.rule)
@@ -417,12 +417,12 @@ func TestEachRuleFindsItsViolation(t *testing.T) {
 		`p := &run.Plan{TTL: time.Second}`:                                                           "",
 		`r.Acquire(c, "k", brief)`:                                                                   "short-ttl",
 		`r.Acquire(c, "k", 3*brief)`:                                                                 "",
-		`r.Grant(d, "k", brief-1) // short: `:                                                        "short-ttl",
-		"// short: the test waits for its end\nr.Grant(d, \"k\", time.Second)":                       "",
-		`r.Grant(d, "k", brief) // short: the lease ends with its holder`:                            "",
+		`r.AcquireGrant(d, "k", brief-1) // short: `:                                                 "short-ttl",
+		"// short: the test waits for its end\nr.AcquireGrant(d, \"k\", time.Second)":                "",
+		`r.AcquireGrant(d, "k", brief) // short: the lease ends with its holder`:                     "",
 		`go func() { next <- r.Acquire(c, "k", time.Minute) }()`:                                     "bare-send",
-		`all.Go(func() { next <- r.Grant(d, "k", time.Minute) })`:                                    "bare-send",
-		`next := fixture.Later(func() *holdfast.Lease { return r.Acquire(c, "k", time.Minute) })`:    "",
+		`all.Go(func() { next <- r.AcquireGrant(d, "k", time.Minute) })`:                             "bare-send",
+		`next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(c, "k", time.Minute) })`: "",
 		`if took := time.Since(begin); took > time.Second { t.Errorf("%v", took) }`:                  "clock",
 		`took := time.Now().Sub(begin); if ok && 2*took >= time.Second { t.Fatal("late") }`:          "clock",
 		`if time.Second < time.Since(begin) { t.Error("late") }`:                                     "clock",

@@ -75,7 +75,7 @@ func wordCount(name string) (n int) {
 	return n
 }
 
-func TestFindSeesEachHabit(t *testing.T) {
+func TestFinderDetectsEachHabit(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
 		"// confirm is how long a replica may take.":                                      "clause",

@@ -229,9 +229,9 @@ func (m *Member) Ask(command string) string {
 	return string(text)
 }
 
-// Whole reports whether all other members follow a leader, so that one of three may fail. The leader also
+// IsWhole reports whether all other members follow a leader, so that one of three may fail. The leader also
 // counts members that have not finished joining, which may still fail.
-func (e *Ensemble) Whole() bool {
+func (e *Ensemble) IsWhole() bool {
 	leader := e.Leader()
 	if leader == nil || len(e.Members) > 1 && !strings.Contains(leader.Ask("mntr"), fmt.Sprintf("zk_synced_followers\t%d\n", len(e.Members)-1)) {
 		return false

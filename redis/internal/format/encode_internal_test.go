@@ -17,7 +17,7 @@ func TestEncoderSendsNeededArguments(t *testing.T) {
 	t.Parallel()
 	const ttl = int64(10 * time.Second)
 	lock := Plain.Lock("lock:", "k", false)
-	handOver := quorum.HandOver(ttl)
+	handOver := quorum.HandOverTime(ttl)
 	adopts := quorum.Ask{Kind: quorum.AskAdopt, Clock: 5, From: "f", Noted: int64(6 * time.Second)}
 	adoptsAbove := adopts
 	adoptsAbove.Least = 9

@@ -33,8 +33,8 @@ func newFormat(f *wire.Format, java bool) *Format {
 	return &Format{Format: f, loads: loads, heads: newHeads(f), java: java}
 }
 
-// Loads returns the commands that load the scripts again after SCRIPT FLUSH.
-func (f *Format) Loads() [][]string { return f.loads }
+// LoadCommands returns the commands that load the scripts again after SCRIPT FLUSH.
+func (f *Format) LoadCommands() [][]string { return f.loads }
 
 // Encoder returns an encoder of requests to a node with the proof p.
 func (f *Format) Encoder(p Proof) *Encoder { return &Encoder{Proof: p, heads: f.heads} }
@@ -62,9 +62,9 @@ func (f *Format) SetKey(prefix string) string {
 	return wire.SetKey(prefix)
 }
 
-// Sibling returns the marker of clients that a user may mistake for clients of this set, and their
+// SiblingMarker returns the marker of clients that a user may mistake for clients of this set, and their
 // description; "" if there are none.
-func (f *Format) Sibling(prefix string) (marker, who string) {
+func (f *Format) SiblingMarker(prefix string) (marker, who string) {
 	switch {
 	case f.java:
 		return wire.Set, "clients without format=redisson"
@@ -97,8 +97,8 @@ type Set struct {
 	Replaced bool // another server may replace a node
 }
 
-// Fits returns nil if the format fits the set, and otherwise the reason.
-func (f *Format) Fits(s Set) error {
+// CheckFits returns nil if the format fits the set, and otherwise the reason.
+func (f *Format) CheckFits(s Set) error {
 	switch {
 	case !f.java:
 		return nil
@@ -126,8 +126,8 @@ func (f *Format) DefaultPrefix() string {
 // redissonPermissions are the additional permissions for locks of Redisson.
 const redissonPermissions = "~redisson_lock_* &" + wire.RedissonChannels + "* +hlen +hkeys +hincrby +hscan +type +lindex +lpop +zscore"
 
-// Rights returns the permissions that the format needs in addition to those of all formats; "" if none.
-func (f *Format) Rights() string {
+// Permissions returns the permissions that the format needs in addition to those of all formats; "" if none.
+func (f *Format) Permissions() string {
 	if f.java {
 		return " " + redissonPermissions
 	}

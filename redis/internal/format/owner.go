@@ -19,9 +19,9 @@ func OtherType(owner string) (kind string, ok bool) {
 	return kind, open && closed && kind != "empty"
 }
 
-// Damaged reports whether owner is the value of a lock of Holdfast that another program has changed: its
+// IsDamaged reports whether owner is the value of a lock of Holdfast that another program has changed: its
 // number is no token.
-func Damaged(owner string) bool {
+func IsDamaged(owner string) bool {
 	id, _, more := strings.Cut(owner, " ")
 	return more && quorum.ClientOf(id) != ""
 }
@@ -38,7 +38,7 @@ func DescribeForeign(owner string) driver.Holder {
 		return driver.Holder{Program: "a key of type " + kind}
 	case owner == wire.Empty:
 		return driver.Holder{Program: "an empty value"}
-	case Damaged(owner):
+	case IsDamaged(owner):
 		return driver.Holder{Program: "a damaged lock of Holdfast, whose number is no token"}
 	}
 	if t := describeThread(owner); t != "" {
@@ -106,9 +106,9 @@ func describeThread(owner string) string {
 	return fmt.Sprintf("thread %s of client %s", number, client)
 }
 
-// Threads parses the fields of a hash as HSCAN lists them: CLIENT:THREAD for each thread that holds the lock,
+// ParseThreads parses the fields of a hash as HSCAN lists them: CLIENT:THREAD for each thread that holds the lock,
 // with the number of its acquisitions; and mode for read-write locks.
-func Threads(reply any) (driver.Holder, bool) {
+func ParseThreads(reply any) (driver.Holder, bool) {
 	both, _ := reply.([]any)
 	if len(both) != 2 {
 		return driver.Holder{}, false

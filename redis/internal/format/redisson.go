@@ -107,7 +107,7 @@ func (s *Channels) NoteDenial(r *engine.Request, v resp.Value, sub Subscriber) {
 	}
 	if fair == 1 && !c.fair {
 		c.fair = true
-		s.subscribe("PSUBSCRIBE", Glob(name)+":*", name, sub) // users without the permission for all channels poll
+		s.subscribe("PSUBSCRIBE", EscapeGlob(name)+":*", name, sub) // users without the permission for all channels poll
 	}
 }
 
@@ -165,12 +165,12 @@ func (s *Channels) Unsubscribe(l *link.Link) {
 		}
 		l.SendCommand("UNSUBSCRIBE", name)
 		if c.fair {
-			l.SendCommand("PUNSUBSCRIBE", Glob(name)+":*")
+			l.SendCommand("PUNSUBSCRIBE", EscapeGlob(name)+":*")
 		}
 	}
 }
 
-// Glob escapes the characters that are special in patterns of Redis.
-func Glob(s string) string {
+// EscapeGlob escapes the characters that are special in patterns of Redis.
+func EscapeGlob(s string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(s)
 }

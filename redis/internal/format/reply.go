@@ -18,7 +18,7 @@ import (
 // used.
 func Deliver(r *engine.Request, v resp.Value, usable func(lock *engine.Lock, token int64) error) {
 	if v.IsError() {
-		r.Fail(engine.Failure{Err: explainDamage(r.Lock, v.Err()), Fatal: isLasting(Code(v.Text))})
+		r.Fail(engine.Failure{Err: explainDamage(r.Lock, v.Err()), Fatal: isLasting(ErrorCode(v.Text))})
 		return
 	}
 	number, isNumber := v.Int()
@@ -39,7 +39,7 @@ func Deliver(r *engine.Request, v resp.Value, usable func(lock *engine.Lock, tok
 	case r.Kind == quorum.AskCommit:
 		r.Committed(number == 1)
 	case r.Kind == quorum.AskRenew && number < 0:
-		r.NotMine()
+		r.NotOwner()
 	case r.Kind == quorum.AskRenew:
 		r.Kept(int(number))
 	default:
@@ -80,18 +80,18 @@ var errNoToken = resp.Error("COUNTER its number is no token")
 func explainDamage(lock *engine.Lock, err error) error {
 	text := err.Error()
 	switch {
-	case Code([]byte(text)) == "WRONGTYPE":
+	case ErrorCode([]byte(text)) == "WRONGTYPE":
 		return fmt.Errorf("%w; %s has to be a string, and %s a sorted set: check both with TYPE, and DEL the one of another type", err, lock.Fence, lock.Queue)
-	case Code([]byte(text)) == "COUNTER", strings.Contains(text, "not an integer"), strings.Contains(text, "would overflow"):
+	case ErrorCode([]byte(text)) == "COUNTER", strings.Contains(text, "not an integer"), strings.Contains(text, "would overflow"):
 		return fmt.Errorf("%w; another program has changed the counter of tokens %s: DEL it, and tokens start at the clock again; "+
 			"a storage that has seen a higher token has to forget it", err, lock.Fence)
 	}
 	return err
 }
 
-// Code returns the first word of an error reply, which names its kind. Redis 6 wraps an error of a command in
+// ErrorCode returns the first word of an error reply, which names its kind. Redis 6 wraps an error of a command in
 // a script in another error.
-func Code(text []byte) string {
+func ErrorCode(text []byte) string {
 	word, rest, _ := strings.Cut(string(text), " ")
 	if word == "ERR" && strings.HasPrefix(rest, "Error running script") {
 		if _, inner, ok := strings.Cut(rest, ": -"); ok {
@@ -118,7 +118,7 @@ func SessionError(v resp.Value) error {
 	if !v.IsError() {
 		return nil
 	}
-	switch Code(v.Text) {
+	switch ErrorCode(v.Text) {
 	case "UNADMITTED":
 		return errLostData
 	case "READONLY", "MASTERDOWN":
@@ -148,7 +148,7 @@ func View(lock *engine.Lock, reply any) engine.View {
 	if left == -2 { // no such key; -1 is a key without a TTL
 		left = 0
 	}
-	if engine.Tokenless(owner) {
+	if engine.IsTokenless(owner) {
 		token = 0
 	}
 	v := engine.View{Owner: owner, Left: millisDuration(left), Token: token, Waiters: int(waiters)}

@@ -36,7 +36,7 @@ func TestOnlyLastingErrorsAreFatal(t *testing.T) {
 		"UNADMITTED":                                                              {false, true},
 	} {
 		v := resp.Value{Kind: '-', Text: []byte(text)}
-		if f, o := isLasting(Code(v.Text)), SessionError(v); f != want.fatal || (o != nil) != want.ends {
+		if f, o := isLasting(ErrorCode(v.Text)), SessionError(v); f != want.fatal || (o != nil) != want.ends {
 			t.Errorf("%q: fatal %v, ends %v, want %+v", text, f, o, want)
 		}
 	}

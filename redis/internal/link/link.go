@@ -137,7 +137,7 @@ type Call struct {
 // NewCall returns a call of commands. If then is not nil, the reading goroutine calls it once there are
 // Replies or Err.
 func NewCall(cmds [][]string, then func(*Call)) *Call {
-	c := &Call{cmds: cmds, room: resp.RoomFor(cmds), done: make(chan struct{})}
+	c := &Call{cmds: cmds, room: resp.ReplyMemory(cmds), done: make(chan struct{})}
 	if then != nil {
 		c.then = func() { then(c) }
 	}

@@ -215,7 +215,7 @@ func TestLongNamesFitIntoOneWrite(t *testing.T) {
 }
 
 // Other requests are not written after their deadline, because their callers have given up.
-func TestReleaseIsNeverTooLate(t *testing.T) {
+func TestLateReleaseIsStillSent(t *testing.T) {
 	t.Parallel()
 	runLinked(t, func(t *testing.T, n *node, _ net.Conn) {
 		n.l.mu.Lock()
@@ -287,7 +287,7 @@ func TestHungNodeIsSkippedOnlyWhenSpare(t *testing.T) {
 		}()
 		n.l.SendCommand("PING")
 		<-read
-		time.Sleep(2 * pace.Overdue()) // virtual time
+		time.Sleep(2 * pace.OverdueTime()) // virtual time
 		if took, err := n.tryAcquire(ctx); !errors.Is(err, ErrStalled) || took != 0 {
 			t.Errorf("a try took %v, %v", took, err)
 		}
@@ -362,7 +362,7 @@ func TestBlockedWriteDelaysNoAnswer(t *testing.T) {
 func TestBusyNodeIsNotSilent(t *testing.T) {
 	t.Parallel()
 	runLinked(t, func(t *testing.T, n *node, far net.Conn) {
-		const requests, each = 30, 200 * time.Millisecond // together longer than pace.Silence
+		const requests, each = 30, 200 * time.Millisecond // together longer than pace.SilenceTime
 		ctx, cancel := context.WithCancel(t.Context())
 		var asking sync.WaitGroup
 		for range requests {

@@ -11,7 +11,7 @@ import (
 // readLoop delivers answers and wake-ups until the connection breaks, and then fails the remaining requests. A
 // panic in a handler ends this connection, not the program.
 func (l *Link) readLoop() {
-	l.failAll(resp.Contain(func() error {
+	l.failAll(resp.CatchPanic(func() error {
 		for {
 			if err := l.deliverNext(); err != nil {
 				return err

@@ -17,7 +17,7 @@ func (l *Link) Send(e Entry) {
 		l.mu.Unlock()
 		l.sink.Fail(e, engine.Failure{Err: err, Unsent: true})
 		return
-	case e.Req != nil && session.Skips(e.Req.Kind, l.silentForLocked(e.At), func() bool { return e.Req.NoWait || l.sink.CanBeSpared() }):
+	case e.Req != nil && session.ShouldSkip(e.Req.Kind, l.silentForLocked(e.At), func() bool { return e.Req.NoWait || l.sink.CanBeSpared() }):
 		l.mu.Unlock()
 		l.sink.Fail(e, engine.Failure{Err: ErrStalled, Unsent: true})
 		return

@@ -85,8 +85,8 @@ func (p *Master) Moved(ctx context.Context, addr string) bool {
 	return err == nil && named != addr
 }
 
-// Rights implements Place.
-func (p *Master) Rights() string { return " +wait" }
+// Permissions implements Place.
+func (p *Master) Permissions() string { return " +wait" }
 
 // At implements Place.
 func (p *Master) At(addr string, err error) error { return fmt.Errorf("%s: %w", addr, err) }
@@ -158,7 +158,7 @@ func (p *Master) undecidedError(why string, addrs []string, votes map[string][]s
 func (p *Master) Ask(ctx context.Context, sentinel string) (addr string, err error) {
 	err = p.Sentinel(ctx, sentinel, []string{"SENTINEL", "GET-MASTER-ADDR-BY-NAME", p.Watched}, func(v resp.Value) error {
 		if v.Null {
-			return server.Unfit("SENTINEL MASTERS lists the masters that it knows", "it knows no master %s", p.Watched)
+			return server.UnfitError("SENTINEL MASTERS lists the masters that it knows", "it knows no master %s", p.Watched)
 		}
 		list, _ := v.Decode().([]any)
 		if len(list) != 2 {
@@ -166,7 +166,7 @@ func (p *Master) Ask(ctx context.Context, sentinel string) (addr string, err err
 		}
 		host, _ := list[0].(string)
 		port, _ := list[1].(string)
-		if !driverkit.Dialable(host, port) {
+		if !driverkit.IsDialable(host, port) {
 			return resp.Unexpected(errors.New("it names no address"))
 		}
 		addr = net.JoinHostPort(host, port)
@@ -187,7 +187,7 @@ func (p *Master) Sentinel(ctx context.Context, addr string, cmd []string, read f
 		case err == nil:
 			return read(values[len(cmds)-1])
 		case strings.Contains(err.Error(), "unknown command"):
-			return server.Unfit("give the addresses of Sentinels (port 26379, as a rule), or redis:// for one server", "it is not a Sentinel")
+			return server.UnfitError("give the addresses of Sentinels (port 26379, as a rule), or redis:// for one server", "it is not a Sentinel")
 		default:
 			if err = server.AddAdvice(err, p.TLS != nil); errors.Is(err, driver.ErrAuth) {
 				err = server.Advise(err, "Sentinels have a user and password of their own: sentinel_username and sentinel_password")
@@ -234,7 +234,7 @@ func (p *Master) isMaster(ctx context.Context, addr string) error {
 func joinErrors(errs []error) error {
 	lasts := 0
 	for _, err := range errs {
-		if server.Lasting(err) {
+		if server.IsPermanent(err) {
 			lasts++
 		}
 	}

@@ -36,16 +36,16 @@ type Place interface {
 	MarkerKey(f *format.Format, prefix string) string
 	// Tag returns the hash tag that puts a key into the slot of the marker.
 	Tag() string
-	// Beside returns the hash tag that puts a key into the slot of another key.
-	Beside(key string) string
+	// SlotTag returns the hash tag that puts a key into the slot of another key.
+	SlotTag(key string) string
 	// NoReplica returns the error for a master without a connected replica, so that no replica can confirm a
 	// write. It returns nil if no replica can take over.
 	NoReplica(l *resp.Conn) error
 	// Shard returns the id of the shard in a Redis Cluster; "": the node is no shard. The marker of a shard is
 	// in one of its hash slots, usually not the slot of a lock.
 	Shard() string
-	// Rights returns the additional permissions that a user needs; "" if none.
-	Rights() string
+	// Permissions returns the additional permissions that a user needs; "" if none.
+	Permissions() string
 	// At adds the address of the server to an error, unless Name contains it.
 	At(addr string, err error) error
 }
@@ -90,8 +90,8 @@ func deniesCluster(l *resp.Conn) (bool, error) {
 	if err != nil || server.ParseInfo(string(values[0].Text))["cluster_enabled"] != "0" {
 		return false, err
 	}
-	if said := values[1]; said.IsError() && server.UnknownCommand(string(said.Text)) {
-		return false, server.Unfit("give Redis 6 or newer, or Valkey, itself", "it only speaks the protocol of Redis, and has no scripts: SCRIPT: %s", said.Text)
+	if said := values[1]; said.IsError() && server.IsUnknownCommand(string(said.Text)) {
+		return false, server.UnfitError("give Redis 6 or newer, or Valkey, itself", "it only speaks the protocol of Redis, and has no scripts: SCRIPT: %s", said.Text)
 	}
 	return true, nil
 }
@@ -105,18 +105,18 @@ func checkKind(shard bool, mode, role string, info map[string]string) error {
 	cluster := mode == "cluster" || info["cluster_enabled"] == "1"
 	switch {
 	case cluster && !shard:
-		return server.Unfit("begin the URL with redis+cluster:// (rediss+cluster:// for TLS), or give independent servers",
+		return server.UnfitError("begin the URL with redis+cluster:// (rediss+cluster:// for TLS), or give independent servers",
 			"it is part of a Redis Cluster")
 	case shard && !cluster && mode != "":
-		return server.Unfit("give its address as redis:// (rediss:// for TLS)", "it is not part of a Redis Cluster")
+		return server.UnfitError("give its address as redis:// (rediss:// for TLS)", "it is not part of a Redis Cluster")
 	case mode == "sentinel":
-		return server.Unfit("give the address of a Redis server, or redis+sentinel://host:26379/NAME with the name of the master that it watches", "it is a Sentinel")
+		return server.UnfitError("give the address of a Redis server, or redis+sentinel://host:26379/NAME with the name of the master that it watches", "it is a Sentinel")
 	case role == "replica" || role == "slave":
 		of := ""
 		if info["master_host"] != "" {
 			of = " of " + info["master_host"] + ":" + info["master_port"]
 		}
-		return server.Unfit("give the address of a master that replicates nothing", "%w%s", server.ErrReplica, of)
+		return server.UnfitError("give the address of a master that replicates nothing", "%w%s", server.ErrReplica, of)
 	}
 	return nil
 }
@@ -175,7 +175,7 @@ func (p *Fixed) Role(hello, info map[string]string) (map[string]error, error) {
 	if n := info["connected_slaves"]; n != "" && n != "0" {
 		defects["replicas"] = server.Advise(fmt.Errorf("it has %s connected replicas: if one takes over, locks are lost", n), "nodes need none")
 	}
-	if server.Promotion(info) != "" {
+	if server.PromotionID(info) != "" {
 		defects["promoted"] = errors.New("it was a replica before, or a restart has read back a snapshot that it saved while it had replicas: " +
 			"locks that were granted last may be lost")
 	}
@@ -197,8 +197,8 @@ func (p *Fixed) MarkerKey(f *format.Format, prefix string) string { return f.Set
 // Tag implements Place.
 func (p *Fixed) Tag() string { return "" }
 
-// Beside implements Place.
-func (p *Fixed) Beside(string) string { return "" }
+// SlotTag implements Place.
+func (p *Fixed) SlotTag(string) string { return "" }
 
 // NoReplica implements Place.
 func (p *Fixed) NoReplica(*resp.Conn) error { return errNoReplica }
@@ -208,8 +208,8 @@ var errNoReplica = errors.New("it has no replica connected")
 // Shard implements Place.
 func (p *Fixed) Shard() string { return "" }
 
-// Rights implements Place.
-func (p *Fixed) Rights() string { return "" }
+// Permissions implements Place.
+func (p *Fixed) Permissions() string { return "" }
 
 // At implements Place.
 func (p *Fixed) At(_ string, err error) error { return err }

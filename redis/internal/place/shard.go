@@ -81,8 +81,8 @@ func (p *Shard) MarkerKey(_ *format.Format, prefix string) string {
 // Tag implements Place.
 func (p *Shard) Tag() string { return "{" + wire.SlotTag(p.top) + "}" }
 
-// Beside implements Place.
-func (p *Shard) Beside(key string) string { return "{" + wire.SlotTag(wire.Slot(key)) + "}" }
+// SlotTag implements Place.
+func (p *Shard) SlotTag(key string) string { return "{" + wire.SlotTag(wire.Slot(key)) + "}" }
 
 // NoReplica implements Place. It asks the cluster for the replicas of the shard.
 func (p *Shard) NoReplica(l *resp.Conn) error {
@@ -109,8 +109,10 @@ func (p *Shard) Shard() string { return p.id }
 // Slots returns the number of hash slots of the shard in the last reply to CLUSTER SLOTS.
 func (p *Shard) Slots() int { return p.slots }
 
-// Rights implements Place.
-func (p *Shard) Rights() string { return " +cluster|myid +cluster|slots +cluster|info +asking +wait" }
+// Permissions implements Place.
+func (p *Shard) Permissions() string {
+	return " +cluster|myid +cluster|slots +cluster|info +asking +wait"
+}
 
 // MaxShards bounds the masters that a client connects to: as many as Redis recommends for a cluster.
 const MaxShards = 1000
@@ -150,7 +152,7 @@ func ParseSlots(reply any, from string) (spans []Span, err error) {
 		if len(master) > 2 {
 			id, _ = master[2].(string)
 		}
-		addr, ok := Join(host, strconv.FormatInt(port, 10), from)
+		addr, ok := ResolveAddr(host, strconv.FormatInt(port, 10), from)
 		if !ok {
 			return nil, resp.Unexpected(errors.New("it names no address"))
 		}
@@ -175,13 +177,13 @@ func findIP(v any) string {
 	return ""
 }
 
-// Join returns the address of a node that another node names. from is the address of that other node, whose
+// ResolveAddr returns the address of a node that another node names. from is the address of that other node, whose
 // host replaces a missing one. ok is false for an address that no server can have: it is not dialed, so no
 // error of a lookup shows it.
-func Join(host, port, from string) (addr string, ok bool) {
+func ResolveAddr(host, port, from string) (addr string, ok bool) {
 	if host == "" || host == "?" {
 		host, _, _ = net.SplitHostPort(from)
 	}
 	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
-	return net.JoinHostPort(host, port), driverkit.Dialable(host, port)
+	return net.JoinHostPort(host, port), driverkit.IsDialable(host, port)
 }

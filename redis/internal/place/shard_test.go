@@ -15,7 +15,7 @@ func TestClusterAddressesAreDialable(t *testing.T) {
 		"h1": "h1:7000", "10.0.0.1": "10.0.0.1:7000", "::1": "[::1]:7000", "[::1]": "[::1]:7000", "": "from:7000", "?": "from:7000",
 		"a b": "", "h1\r\nAUTH": "", "h1/x": "", "user@h1": "", "\x1b[31m": "", "[[::1]": "",
 	} {
-		addr, ok := place.Join(host, "7000", "from:6379")
+		addr, ok := place.ResolveAddr(host, "7000", "from:6379")
 		if ok != (want != "") || ok && addr != want {
 			t.Errorf("Join(%q) = %q, %v, want %q", host, addr, ok, want)
 		}

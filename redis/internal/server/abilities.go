@@ -54,8 +54,8 @@ func TimeOf(reply any) (int64, error) {
 	return s*1_000_000 + us, nil
 }
 
-// ClockSkew returns an error if a node's clock differs from this machine's.
-func ClockSkew(node int64, before time.Time, rtt time.Duration) error {
+// CheckClockSkew returns an error if a node's clock differs from this machine's.
+func CheckClockSkew(node int64, before time.Time, rtt time.Duration) error {
 	off := time.UnixMicro(node).Sub(before.Add(rtt / 2))
 	if off.Abs() <= maxClockSkew+rtt {
 		return nil
@@ -64,16 +64,16 @@ func ClockSkew(node int64, before time.Time, rtt time.Duration) error {
 		"synchronise both (fencing after a loss of data relies on clocks)")
 }
 
-// Wakes holds the reasons why waiters cannot be woken.
-type Wakes struct {
+// WakeFaults holds the reasons why waiters cannot be woken.
+type WakeFaults struct {
 	Mute error // the server cannot wake waiters
 	Deaf error // this client cannot subscribe; the first wait tries again
 }
 
 // Try loads the scripts and tries the permissions that they need, on the keys of a lock that no other client
 // has. It records in w if the server may not wake waiters.
-func (w *Wakes) Try(l *resp.Conn, f *format.Format, lock engine.Lock, client string) error {
-	values, err := Ask(l, append(slices.Clone(f.Loads()), []string{"EVALSHA", f.Probe.SHA, "3", lock.Key, lock.Fence, lock.Queue, wire.Wake + client})...)
+func (w *WakeFaults) Try(l *resp.Conn, f *format.Format, lock engine.Lock, client string) error {
+	values, err := Ask(l, append(slices.Clone(f.LoadCommands()), []string{"EVALSHA", f.Probe.SHA, "3", lock.Key, lock.Fence, lock.Queue, wire.Wake + client})...)
 	if err != nil {
 		return err
 	}
@@ -113,17 +113,17 @@ func CheckSteps(l, other *resp.Conn, lock engine.Lock) (known bool, err error) {
 	case err != nil:
 		return false, err
 	case interleaved:
-		return true, Unfit("give Redis or Valkey; where a setting lets scripts run beside other commands, turn it off",
+		return true, UnfitError("give Redis or Valkey; where a setting lets scripts run beside other commands, turn it off",
 			"its scripts are not atomic: it executed a command of another client in the middle of one, and so would give one lock to two clients")
 	case failed && values[0].Null:
-		return true, Unfit("give Redis or Valkey", "it has lost what a script wrote before an error")
+		return true, UnfitError("give Redis or Valkey", "it has lost what a script wrote before an error")
 	}
 	return failed && string(values[0].Text) == "probe", nil
 }
 
 // Subscribe checks whether a subscribed connection still carries requests, with confirmations in their place
 // among the replies. If not, waiters poll, and defect is the reason. No client publishes on the channel.
-func (w *Wakes) Subscribe(l *resp.Conn, hello map[string]string, client string) (defect, err error) {
+func (w *WakeFaults) Subscribe(l *resp.Conn, hello map[string]string, client string) (defect, err error) {
 	if w.Mute != nil {
 		return nil, nil // a permission is missing, perhaps on purpose: an event reports it
 	}
@@ -164,9 +164,9 @@ func KeepsMessageOrder(hello, info map[string]string) bool {
 	return true
 }
 
-// Promotion returns the id of the last promotion of a server; "" if there was none, or so long ago that the
+// PromotionID returns the id of the last promotion of a server; "" if there was none, or so long ago that the
 // server has forgotten it (repl-backlog-ttl, usually an hour).
-func Promotion(info map[string]string) string {
+func PromotionID(info map[string]string) string {
 	if old := info["master_replid2"]; strings.Trim(old, "0") != "" {
 		return strings.Clone(old) // a substring would keep all of INFO in memory
 	}
@@ -200,7 +200,7 @@ func ReplaysScripts(l *resp.Conn, lock engine.Lock) (bool, error) {
 		return false, err
 	}
 	if string(values[2].Text) == "default" {
-		return true, nil // the default user is this client's own, which has the permissions or fails in Wakes.Try
+		return true, nil // the default user is this client's own, which has the permissions or fails in WakeFaults.Try
 	}
 	if err := FirstError(tries, values[:2]); err != nil {
 		return false, err
@@ -223,6 +223,6 @@ func CheckEviction(info map[string]string) error {
 	if p == "" || p == "noeviction" {
 		return nil
 	}
-	return Unfit("set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf; with a managed service, in its settings), or "+
+	return UnfitError("set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf; with a managed service, in its settings), or "+
 		"accept that with eviction=allow", "maxmemory-policy is %s, which can evict locks", p)
 }

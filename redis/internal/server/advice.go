@@ -26,7 +26,7 @@ var ErrReplica = errors.New("it is a replica")
 func AddAdvice(err error, secure bool) error {
 	text := err.Error()
 	reset := errors.Is(err, syscall.ECONNRESET)
-	certificate := driverkit.URLNaming.MendTLS(text)
+	certificate := driverkit.URLNaming.TLSFix(text)
 	switch {
 	case strings.Contains(text, "max number of clients"):
 		return Advise(err, "close unused connections (CLIENT LIST), or raise its maxclients")
@@ -48,23 +48,23 @@ func AddAdvice(err error, secure bool) error {
 		return Advise(AuthError(err), "it asks for a password; give user and password")
 	case strings.Contains(text, "WRONGPASS"), strings.Contains(text, "invalid password"), strings.Contains(text, "without any password configured"):
 		return Advise(AuthError(err), "correct user and password")
-	case UnknownCommand(text):
-		return Unfit("give a server that has it under its own name", "%w: the command was renamed, or a proxy does not know it, and locks need it", err)
-	case LacksRight(text):
+	case IsUnknownCommand(text):
+		return UnfitError("give a server that has it under its own name", "%w: the command was renamed, or a proxy does not know it, and locks need it", err)
+	case LacksPermission(text):
 		return Advise(AuthError(err), "grant the permissions in https://github.com/holdfast-go/holdfast/blob/main/docs/operations.md#rights")
 	case strings.Contains(text, "DB index is out of range"):
-		return Unfit("choose another DB", "%w", err)
+		return UnfitError("choose another DB", "%w", err)
 	case strings.Contains(text, "SELECT is not allowed in cluster mode"):
-		return Unfit("leave it out, or give Valkey 9 or newer with cluster-databases", "%w: its cluster has database 0 alone", err)
+		return UnfitError("leave it out, or give Valkey 9 or newer with cluster-databases", "%w: its cluster has database 0 alone", err)
 	case strings.Contains(text, "first record does not look like a TLS handshake"):
-		return Unfit("use redis:// or its TLS port", "%w: it does not speak TLS on this port", err)
-	case MisConf(text):
+		return UnfitError("use redis:// or its TLS port", "%w: it does not speak TLS on this port", err)
+	case IsMisconf(text):
 		return Advise(err, FixDisk)
 	case strings.Contains(text, "NOREPLICAS"):
 		return Advise(err, FixReplicas)
 	}
 	if cert := new(tls.CertificateVerificationError); errors.As(err, &cert) {
-		return Unfit(certificate, "%w", err)
+		return UnfitError(certificate, "%w", err)
 	}
 	if certificate != "" {
 		return Advise(err, certificate)
@@ -104,46 +104,46 @@ const FixDisk = "free space on its disk or replace the disk, then BGSAVE; or CON
 // FixReplicas is the fix for a master that rejects writes because too few replicas keep up with it.
 const FixReplicas = "start its replicas, or fix the network to them; if it needs none, CONFIG SET min-replicas-to-write 0"
 
-// MisConf reports whether a server has rejected a write because it could not save its data.
-func MisConf(text string) bool { return strings.Contains(text, "MISCONF") }
+// IsMisconf reports whether a server has rejected a write because it could not save its data.
+func IsMisconf(text string) bool { return strings.Contains(text, "MISCONF") }
 
-// UnknownCommand reports whether a server does not know a command. Servers that imitate Redis use other words
+// IsUnknownCommand reports whether a server does not know a command. Servers that imitate Redis use other words
 // for it.
-func UnknownCommand(text string) bool {
+func IsUnknownCommand(text string) bool {
 	return strings.Contains(text, "command") && slices.ContainsFunc([]string{"nknown", "nsupported", "not support"},
 		func(word string) bool { return strings.Contains(text, word) })
 }
 
-// Advised is an error with its fix.
-type Advised struct {
+// AdvisedError is an error with its fix.
+type AdvisedError struct {
 	error
 	Fix string
 }
 
-func (e *Advised) Error() string { return e.error.Error() + "; " + e.Fix }
-func (e *Advised) Unwrap() error { return e.error }
+func (e *AdvisedError) Error() string { return e.error.Error() + "; " + e.Fix }
+func (e *AdvisedError) Unwrap() error { return e.error }
 
 // Advise adds the fix to an error.
-func Advise(err error, fix string) error { return &Advised{err, fix} }
+func Advise(err error, fix string) error { return &AdvisedError{err, fix} }
 
-// Unfit returns the error for a node that is not fit for locks, with the fix.
-func Unfit(fix, format string, args ...any) error {
+// UnfitError returns the error for a node that is not fit for locks, with the fix.
+func UnfitError(fix, format string, args ...any) error {
 	return Advise(fmt.Errorf("%w: "+format, append([]any{driver.ErrConfig}, args...)...), fix)
 }
 
-// missingRights are the texts by which servers report a missing permission: Redis 6 and 7.0 in scripts, all
+// missingPermissions are the texts by which servers report a missing permission: Redis 6 and 7.0 in scripts, all
 // servers outside of scripts, and newer ones in scripts.
-var missingRights = []string{"The user executing the script", "NOPERM", "ACL failure"}
+var missingPermissions = []string{"The user executing the script", "NOPERM", "ACL failure"}
 
-// LacksRight reports whether a server has answered that a permission is missing.
-func LacksRight(text string) bool {
-	return slices.ContainsFunc(missingRights, func(r string) bool { return strings.Contains(text, r) })
+// LacksPermission reports whether a server has answered that a permission is missing.
+func LacksPermission(text string) bool {
+	return slices.ContainsFunc(missingPermissions, func(r string) bool { return strings.Contains(text, r) })
 }
 
 // AuthError returns err as an error that matches driver.ErrAuth.
 func AuthError(err error) error { return fmt.Errorf("%w: %w", driver.ErrAuth, err) }
 
-// Lasting reports whether a node stays down until an operator changes something.
-func Lasting(err error) bool {
+// IsPermanent reports whether a node stays down until an operator changes something.
+func IsPermanent(err error) bool {
 	return (errors.Is(err, driver.ErrConfig) || errors.Is(err, driver.ErrAuth)) && !errors.Is(err, ErrReplica)
 }

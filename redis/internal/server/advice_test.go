@@ -44,7 +44,7 @@ func TestUnknownCommandIsRecognized(t *testing.T) {
 		"NOPERM this user has no permissions to run the 'get' command or its subcommand": false,
 		"ERR unknown option":                                                             false,
 	} {
-		if got := server.UnknownCommand(text); got != want {
+		if got := server.IsUnknownCommand(text); got != want {
 			t.Errorf("Unknown(%q) = %v", text, got)
 		}
 	}

@@ -69,7 +69,7 @@ func (d *Dialer) Connect(ctx context.Context, addr string) (*resp.Conn, error) {
 
 // dialAside calls Dial until ctx ends, and closes a connection that comes late.
 func (d *Dialer) dialAside(ctx context.Context, network, addr string) (net.Conn, error) {
-	return driverkit.CallAside(ctx, func() (net.Conn, error) { return d.Dial(ctx, network, addr) }, func(conn net.Conn) {
+	return driverkit.CallUserFunc(ctx, func() (net.Conn, error) { return d.Dial(ctx, network, addr) }, func(conn net.Conn) {
 		if conn != nil {
 			conn.Close()
 		}
@@ -82,7 +82,7 @@ func (d *Dialer) Visit(ctx context.Context, addr string, fn func(l *resp.Conn) e
 	if err == nil {
 		defer l.Close()
 		defer context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })()
-		err = resp.Contain(func() error { return fn(l) })
+		err = resp.CatchPanic(func() error { return fn(l) })
 	}
 	switch {
 	case err == nil:
@@ -125,13 +125,13 @@ func (d *Dialer) Login(l *resp.Conn, user, pass string) (hello map[string]string
 	if err != nil {
 		return nil, err
 	}
-	if v := values[greets]; v.IsError() && format.Code(v.Text) == "NOPROTO" { // it knows only RESP2, with which waiters poll
+	if v := values[greets]; v.IsError() && format.ErrorCode(v.Text) == "NOPROTO" { // it knows only RESP2, with which waiters poll
 		if _, err := l.Do([]string{"CLIENT", "SETNAME", d.ClientName}); err != nil {
 			return nil, err
 		}
 		values[greets] = resp.Value{}
 	}
-	if err = FirstError(cmds, values); err != nil && UnknownCommand(string(values[greets].Text)) && (greets == 0 || !values[0].IsError()) {
+	if err = FirstError(cmds, values); err != nil && IsUnknownCommand(string(values[greets].Text)) && (greets == 0 || !values[0].IsError()) {
 		err = helloError(l, err)
 	}
 	return ParseMap(values[greets]), err
@@ -145,9 +145,9 @@ func helloError(l *resp.Conn, refused error) error {
 	}
 	switch version := ParseInfo(string(values[0].Text))["redis_version"]; {
 	case IsTooOld(version):
-		return Unfit("give Redis 6 or newer, or Valkey", "%w: it is Redis %s, which is older than Redis 6", refused, version)
+		return UnfitError("give Redis 6 or newer, or Valkey", "%w: it is Redis %s, which is older than Redis 6", refused, version)
 	case version == "":
-		return Unfit("give Redis 6 or newer, or Valkey, which has it under its own name",
+		return UnfitError("give Redis 6 or newer, or Valkey, which has it under its own name",
 			"%w: it is older than Redis 6, or the command was renamed, or a proxy does not know it", refused)
 	}
 	return refused // AddAdvice explains it

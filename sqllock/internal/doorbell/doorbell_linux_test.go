@@ -53,7 +53,7 @@ func wantNext(t *testing.T, heard <-chan string, want string) {
 		if got != want {
 			t.Errorf("heard %q, want %q", got, want)
 		}
-	case <-time.After(fixture.Patience()):
+	case <-time.After(fixture.MaxWait()):
 		t.Fatalf("heard nothing, want %q", want)
 	}
 }
@@ -132,7 +132,7 @@ func TestSuspendedProcessDelaysNoRing(t *testing.T) {
 func TestRingRemovesSocketOfDeadProcess(t *testing.T) {
 	t.Parallel()
 	file := newFile(t, 0o600)
-	leaveSocket(t, file+infix+newID("D"), 0)
+	plantSocket(t, file+infix+newID("D"), 0)
 	b, _ := openBell(t, file, "B")
 	if left := folderNames(t, file); len(left) != 2 {
 		t.Fatalf("there are %q, want the new socket and the one of a dead process that is young", left)
@@ -145,8 +145,8 @@ func TestRingRemovesSocketOfDeadProcess(t *testing.T) {
 	}
 }
 
-// leaveSocket leaves a socket of a process that ended age ago.
-func leaveSocket(t *testing.T, path string, age time.Duration) {
+// plantSocket leaves a socket of a process that ended age ago.
+func plantSocket(t *testing.T, path string, age time.Duration) {
 	t.Helper()
 	fd, err := newSocket()
 	if err != nil {
@@ -170,10 +170,10 @@ func TestOpenSweepsSocketsOfKilledCrowd(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range maxProbes {
-		leaveSocket(t, file+infix+newID("D", i), time.Hour)
+		plantSocket(t, file+infix+newID("D", i), time.Hour)
 	}
-	leaveSocket(t, file+infix+newID("young"), 0)
-	leaveSocket(t, file+".other-holdfast-"+newID("D"), time.Hour)
+	plantSocket(t, file+infix+newID("young"), 0)
+	plantSocket(t, file+".other-holdfast-"+newID("D"), time.Hour)
 	for range 3 { // each Open tries some
 		b, _ := openBell(t, file, "B")
 		b.Ring(newID("L"), "still there?")
@@ -201,7 +201,7 @@ func TestHostileFilesAreLeftAlone(t *testing.T) {
 		}
 	}
 	gone := filepath.Join(t.TempDir(), "gone")
-	leaveSocket(t, gone, time.Hour)
+	plantSocket(t, gone, time.Hour)
 	must(os.Symlink(service.LocalAddr().String(), file+infix+newID("live")))
 	must(os.Symlink(gone, file+infix+newID("dead")))
 	must(os.WriteFile(file+infix+newID("plain"), nil, 0o666))

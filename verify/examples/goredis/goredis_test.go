@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
-const busy = 5 * time.Second // dial time-out for a busy machine
+const busyDialTimeout = 5 * time.Second // dial time-out for a busy machine
 
 func TestLocksUseClientsConnectionOptions(t *testing.T) {
 	t.Parallel()
@@ -44,7 +44,7 @@ func TestLocksUseFailoverClientsMaster(t *testing.T) {
 	examples.Admit(t, "redis+sentinel://app:s3cret@"+group.Addrs()[0]+"/"+redisproc.GroupName+"/3?sentinel_username=finder&sentinel_password=of-finder")
 	examples.Lock(t, group.Master(), 3)(FailoverLocks(t.Context(), &redis.FailoverOptions{
 		SentinelAddrs: group.Addrs(), MasterName: redisproc.GroupName, SentinelUsername: "finder", SentinelPassword: "of-finder",
-		Username: "app", Password: "s3cret", DB: 3, ClientName: "billing", DialTimeout: busy,
+		Username: "app", Password: "s3cret", DB: 3, ClientName: "billing", DialTimeout: busyDialTimeout,
 	}))
 }
 

@@ -40,7 +40,7 @@ func TestEachPeriodHasOneReport(t *testing.T) {
 	r := fixture.New(t)
 	r.Eventually("three periods are over", func() bool {
 		var days, reports int
-		r.Must(db.QueryRowContext(t.Context(), `SELECT count(DISTINCT day), count(*) FROM report WHERE sales = 1 AND cents = 100`).Scan(&days, &reports))
+		r.NoError(db.QueryRowContext(t.Context(), `SELECT count(DISTINCT day), count(*) FROM report WHERE sales = 1 AND cents = 100`).Scan(&days, &reports))
 		if days != reports {
 			t.Fatalf("%d reports of %d periods", reports, days)
 		}

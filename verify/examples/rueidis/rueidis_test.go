@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
-// busy is a dialer with a time-out for a busy machine.
-var busy = net.Dialer{Timeout: 5 * time.Second}
+// busyDialer is a dialer with a time-out for a busy machine.
+var busyDialer = net.Dialer{Timeout: 5 * time.Second}
 
 func TestLocksUseClientsConnectionOptions(t *testing.T) {
 	t.Parallel()
@@ -33,7 +33,7 @@ func TestLocksUseClientsConnectionOptions(t *testing.T) {
 	}
 	server := redistest.Start(t, &redisproc.Options{TLS: cert, ACL: examples.ACL})
 	examples.Lock(t, server, 3)(Locks(t.Context(), rueidis.ClientOption{
-		InitAddress: []string{server.Addr()}, TLSConfig: secure, Username: "app", Password: "s3cret", SelectDB: 3, ClientName: "billing", Dialer: busy,
+		InitAddress: []string{server.Addr()}, TLSConfig: secure, Username: "app", Password: "s3cret", SelectDB: 3, ClientName: "billing", Dialer: busyDialer,
 	}))
 }
 
@@ -45,7 +45,7 @@ func TestLocksUseSentinelClientsMaster(t *testing.T) {
 	})
 	examples.Admit(t, "redis+sentinel://app:s3cret@"+group.Addrs()[0]+"/"+redisproc.GroupName+"/3?sentinel_username=finder&sentinel_password=of-finder")
 	examples.Lock(t, group.Master(), 3)(Locks(t.Context(), rueidis.ClientOption{
-		InitAddress: group.Addrs(), Username: "app", Password: "s3cret", SelectDB: 3, ClientName: "billing", Dialer: busy,
+		InitAddress: group.Addrs(), Username: "app", Password: "s3cret", SelectDB: 3, ClientName: "billing", Dialer: busyDialer,
 		Sentinel: rueidis.SentinelOption{MasterSet: redisproc.GroupName, Username: "finder", Password: "of-finder"},
 	}))
 }
@@ -56,7 +56,7 @@ func TestLocksUseClientsCluster(t *testing.T) {
 	some := []string{cluster.Servers[0].Addr(), cluster.Servers[1].Addr()}
 	examples.Admit(t, "redis+cluster://app:s3cret@"+some[0])
 	examples.Lock(t, cluster.Servers[1], 0)(Locks(t.Context(), rueidis.ClientOption{
-		InitAddress: some, Username: "app", Password: "s3cret", ClientName: "billing", Dialer: busy,
+		InitAddress: some, Username: "app", Password: "s3cret", ClientName: "billing", Dialer: busyDialer,
 	}))
 }
 

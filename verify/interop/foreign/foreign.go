@@ -28,8 +28,8 @@ func programFolder() string {
 	return filepath.Dir(filepath.Dir(file))
 }
 
-// fetched downloads the libraries of a language by tools/foreign, once per process, and returns their folder.
-var fetched = map[string]func() (string, error){
+// fetchers downloads the libraries of a language by tools/foreign, once per process, and returns their folder.
+var fetchers = map[string]func() (string, error){
 	"python": sync.OnceValues(func() (string, error) { return fetchModules("python") }),
 	"node":   sync.OnceValues(func() (string, error) { return fetchModules("node") }),
 	"java":   sync.OnceValues(func() (string, error) { return fetchModules("java") }),
@@ -40,7 +40,7 @@ var fetched = map[string]func() (string, error){
 // Libraries returns the folder of a download of tools/foreign. It blocks for up to fetchTimeout, or
 // buildTimeout for Kubernetes, whose 1,400 packages are compiled.
 func Libraries(name string) (string, error) {
-	if once := fetched[name]; once != nil {
+	if once := fetchers[name]; once != nil {
 		return once()
 	}
 	return fetchModules(name)
@@ -70,7 +70,7 @@ func fetchModules(language string) (string, error) {
 
 // Program returns a program in another language, with its libraries; for Java, name is a class.
 func Program(ctx context.Context, language, name string, args ...string) (*exec.Cmd, error) {
-	dir, err := fetched[language]()
+	dir, err := fetchers[language]()
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-// Package boot reads a clock that goes on while the machine sleeps. The monotonic clock of package time stops
+// Package boot reads a clock that also counts while the machine sleeps. The monotonic clock of package time stops
 // then: on a laptop that wakes up, a lease that ended an hour ago would still look valid.
 package boot
 

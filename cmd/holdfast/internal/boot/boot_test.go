@@ -70,7 +70,7 @@ func TestDeadlineUsesEarlierClock(t *testing.T) {
 	}
 }
 
-func TestAddDoesNotWrap(t *testing.T) {
+func TestInstantAddDoesNotOverflow(t *testing.T) {
 	t.Parallel()
 	now := boot.Now()
 	if at := now.Add(math.MaxInt64); at < now {

@@ -60,7 +60,7 @@ type app struct {
 
 // Main runs the program with args, which begin with its name, and returns its exit code.
 func Main(args []string, stdio IO) (code exitcode.Code) {
-	if len(args) > 2 && args[1] == proc.Heir {
+	if len(args) > 2 && args[1] == proc.HeirName {
 		return finishOrphan(stdio.In, lines.New(stdio.Err, args[2], slog.LevelInfo))
 	}
 	defer func() {
@@ -69,7 +69,7 @@ func Main(args []string, stdio IO) (code exitcode.Code) {
 			code = exitcode.Bug
 		}
 	}()
-	out := &watched{Writer: stdio.Out}
+	out := &watchedWriter{Writer: stdio.Out}
 	stdio.Out = out
 	a := &app{io: stdio, self: proc.Myself(args[0])}
 	a.log = lines.New(stdio.Err, "text", slog.LevelInfo)
@@ -181,7 +181,7 @@ func usageOf(cmd *cobra.Command) string {
 	}
 	b.WriteString("\nBesides: -b URL, -q, -v, and the other flags of holdfast --help. A variable such\n" +
 		"as HOLDFAST_KILL_AFTER or a config file sets each. See holdfast help exit-codes.\n" +
-		page(cmp.Or(pages[cmd.Name()], "run.md")) + "\n")
+		pageURL(cmp.Or(pages[cmd.Name()], "run.md")) + "\n")
 	if cmd.HasExample() {
 		fmt.Fprintf(&b, "\nExamples:\n%s\n", cmd.Example)
 	}
@@ -193,8 +193,8 @@ var pages = map[string]string{
 	"console": "console.md", "top": "console.md", "doctor": "operations.md", "leaks": "operations.md", "migrate": "postgres.md",
 }
 
-// page returns the URL of a page below docs/.
-func page(name string) string {
+// pageURL returns the URL of a page below docs/.
+func pageURL(name string) string {
 	return "https://github.com/holdfast-go/holdfast/blob/main/docs/" + name
 }
 
@@ -264,7 +264,7 @@ func replaceTexts(root *cobra.Command) {
 		if name, ok := strings.CutPrefix(err.Error(), "unknown flag: --"); ok {
 			var known []string
 			cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
-			if near := driverkit.Nearest(name, known); near != "" {
+			if near := driverkit.NearestWord(name, known); near != "" {
 				see = fmt.Sprintf("did you mean --%s? See %s --help", near, cmd.CommandPath())
 			}
 		}
@@ -392,14 +392,14 @@ func endBy(s syscall.Signal) {
 	signalGroup(s)
 }
 
-// watched remembers the first write error.
-type watched struct {
+// watchedWriter remembers the first write error.
+type watchedWriter struct {
 	io.Writer
 	err error
 }
 
 // Write implements io.Writer.
-func (w *watched) Write(p []byte) (int, error) {
+func (w *watchedWriter) Write(p []byte) (int, error) {
 	n, err := w.Writer.Write(p)
 	if w.err == nil {
 		w.err = err

@@ -22,7 +22,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/lines"
 )
 
-func document(t *testing.T) string {
+func readRunPage(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("../../../../docs/run.md")
 	if err != nil {
@@ -37,14 +37,14 @@ func TestDocumentHasExitCodeTable(t *testing.T) {
 	for _, r := range exitcode.Table {
 		fmt.Fprintf(&table, "| %s | %s |\n", r.Code, r.Meaning)
 	}
-	if !strings.Contains(document(t), "| code | meaning |\n|---|---|\n"+table.String()+"\n") {
+	if !strings.Contains(readRunPage(t), "| code | meaning |\n|---|---|\n"+table.String()+"\n") {
 		t.Errorf("docs/run.md does not have this table:\n%s", table.String())
 	}
 }
 
 func TestDocumentNamesEveryFlagOfRun(t *testing.T) {
 	t.Parallel()
-	text := document(t)
+	text := readRunPage(t)
 	eachFlag(t, "run", func(f *pflag.Flag) {
 		if !strings.Contains(text, "`--"+f.Name) {
 			t.Errorf("docs/run.md does not name --%s", f.Name)
@@ -142,15 +142,15 @@ func TestErrorsHaveLogFormat(t *testing.T) {
 func TestPanicExitsWithBugCode(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	code := Main([]string{"holdfast", "version"}, IO{Out: panicking{}, Err: &log})
+	code := Main([]string{"holdfast", "version"}, IO{Out: panickingWriter{}, Err: &log})
 	if code != exitcode.Bug || !strings.Contains(log.String(), "a fault in holdfast itself") {
 		t.Errorf("exit code %d, %q", code, log.String())
 	}
 }
 
-type panicking struct{}
+type panickingWriter struct{}
 
-func (panicking) Write([]byte) (int, error) { panic("no") }
+func (panickingWriter) Write([]byte) (int, error) { panic("no") }
 
 // The help of a command fits on a terminal, except for commands with many flags. It ends with two examples,
 // which the tests of this module's root run.
@@ -339,7 +339,7 @@ func TestDurationsAreSecondsOrGoSyntax(t *testing.T) {
 	}
 }
 
-func TestHandedOnLeaseIsRecognised(t *testing.T) {
+func TestPassedOnLeaseIsRecognised(t *testing.T) {
 	t.Parallel()
 	st := holdfast.Status{Held: true, Token: 64, Owner: "client.1"}
 	for _, row := range []struct {

@@ -49,7 +49,7 @@ locks do not need.
 }
 
 func (a *app) runDoctor(fl *doctorFlags) error {
-	if err := areChecks(fl.ignore); err != nil {
+	if err := checkCheckNames(fl.ignore); err != nil {
 		return err
 	}
 	ctx, stop := signalContext()
@@ -76,13 +76,13 @@ func (a *app) runDoctor(fl *doctorFlags) error {
 	return a.writeTable(findingRows(findings, counts))
 }
 
-// areChecks rejects unknown names of checks.
-func areChecks(names []string) error {
+// checkCheckNames rejects unknown names of checks.
+func checkCheckNames(names []string) error {
 	for _, name := range names {
 		if slices.Contains(driverkit.Checks, name) {
 			continue
 		}
-		if near := driverkit.Nearest(name, driverkit.Checks); near != "" {
+		if near := driverkit.NearestWord(name, driverkit.Checks); near != "" {
 			return exitcode.Usagef("--ignore: there is no check %q; the nearest is %s", name, near)
 		}
 		return exitcode.Usagef("--ignore: there is no check %q; there are %s", name, strings.Join(driverkit.Checks, ", "))
@@ -101,8 +101,8 @@ func (a *app) diagnose(ctx context.Context, ttl time.Duration) ([]holdfast.Findi
 	}
 	found, err := diagnoseBackend(ctx, a.backend, ttl)
 	if file != "" && driverkit.Mask(a.backend) != a.backend {
-		var notes driverkit.Notes
-		notes.Files(file)
+		var notes driverkit.Findings
+		notes.CheckFileModes(file)
 		found = append(found, notes.Found...)
 	}
 	return found, a.nameSetting(err)

@@ -69,7 +69,7 @@ func (a *app) runElect(cmd *cobra.Command, fl *runFlags, args []string) error {
 		j.log.Info(fmt.Sprintf("leading under the lock %q: the command was started", j.plan.Name()))
 	}
 	for failures := 0; ; {
-		j.manager.ready("standing by for %s", j.plan.Locks())
+		j.manager.notifyReady("standing by for %s", j.plan.Locks())
 		res := runner.Run(j.plan)
 		j.reports.end(res.Status)
 		if res.Asked || ctx.Err() != nil {
@@ -77,7 +77,7 @@ func (a *app) runElect(cmd *cobra.Command, fl *runFlags, args []string) error {
 			return nil
 		}
 		if res.Status.ExitCode == exitcode.Signal(syscall.SIGHUP) && res.Status.Outcome == run.Signal {
-			j.manager.reloaded()
+			j.manager.notifyReloaded()
 			continue // only a running command gets it
 		}
 		if isFinal(res) {

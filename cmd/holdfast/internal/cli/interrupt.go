@@ -40,7 +40,7 @@ func interruptedBy(ctx context.Context, err error) error {
 	return why
 }
 
-// waitEnded returns the error of a wait for the lock name that ended by err, or by the signal behind it.
+// waitEnded returns the error of a wait for the lock name that ended by err, or by the signal that ended ctx.
 func waitEnded(ctx context.Context, name string, err error) error {
 	if why, ok := errors.AsType[exitcode.Interruption](interruptedBy(ctx, err)); ok {
 		return why.Waiting(name, err, "no lock was taken")

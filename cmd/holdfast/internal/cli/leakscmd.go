@@ -59,7 +59,7 @@ func (a *app) runLeaks(fl *leakFlags) error {
 	if fl.fix && !fl.yes && !a.io.Terminal {
 		return exitcode.Usagef("there is no terminal to ask on; give --yes")
 	}
-	place, err := report.Public("--textfile", fl.textfile)
+	place, err := report.PublicFile("--textfile", fl.textfile)
 	if err != nil {
 		return exitcode.With(exitcode.Usage, err)
 	}
@@ -102,7 +102,7 @@ func (a *app) openRedis(ctx context.Context, opts *driver.OpenOptions) (*redis.D
 	if err := a.loadBackend(); err != nil {
 		return nil, err
 	}
-	if _, err := a.soleBackend("leaks"); err != nil {
+	if _, err := a.singleSetURL("leaks"); err != nil {
 		return nil, err
 	}
 	if drv, err := a.offlineDriver(); err == nil {
@@ -127,7 +127,7 @@ func keptRows(drv driver.Driver) string {
 	if _, ok := drv.(*postgres.Driver); ok {
 		name = "postgres.md"
 	}
-	return ", and each name keeps a row, which has its token. How to purge them: " + page(name)
+	return ", and each name keeps a row, which has its token. How to purge them: " + pageURL(name)
 }
 
 // findLeaks collects the leaks. It draws a progress bar on a terminal.

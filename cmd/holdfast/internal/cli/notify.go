@@ -79,17 +79,17 @@ func (m *manager) send(text string) {
 	}
 }
 
-// waiting reports what the service waits for, and requests more start time until it is ready: the wait for a
+// notifyWaiting reports what the service waits for, and requests more start time until it is ready: the wait for a
 // lock has its own limits.
-func (m *manager) waiting(format string, args ...any) {
+func (m *manager) notifyWaiting(format string, args ...any) {
 	m.sendStatus(format, args...)
 	if m != nil {
 		m.waited = m.sendRepeatedly(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", extension.Microseconds()), extendEvery)
 	}
 }
 
-// ready reports that the service is ready, and its status.
-func (m *manager) ready(format string, args ...any) {
+// notifyReady reports that the service is ready, and its status.
+func (m *manager) notifyReady(format string, args ...any) {
 	if m != nil {
 		m.waited() // a ready service must not extend its run time
 	}
@@ -100,9 +100,9 @@ func (m *manager) sendStatus(format string, args ...any) {
 	m.send("STATUS=" + view.Printable(fmt.Sprintf(format, args...)))
 }
 
-// reloaded answers a HUP, by which the manager requests a reload under Type=notify-reload. Nothing shows when
+// notifyReloaded answers a HUP, by which the manager requests a reload under Type=notify-reload. Nothing shows when
 // the command has reloaded, so the reload ends once the command got the signal.
-func (m *manager) reloaded() {
+func (m *manager) notifyReloaded() {
 	m.send(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", monotonicTime().Microseconds()))
 	m.send("READY=1")
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// systemd opens a socket in place of systemd's. hear returns the next message of the service.
-func systemd(t *testing.T) (hear func() string) {
+// listenAsSystemd opens a socket in place of systemd's. hear returns the next message of the service.
+func listenAsSystemd(t *testing.T) (hear func() string) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "notify")
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
@@ -33,7 +33,7 @@ func systemd(t *testing.T) (hear func() string) {
 
 // The service sends what systemd asks for.
 func TestServiceSendsWatchdogMessages(t *testing.T) {
-	hear := systemd(t)
+	hear := listenAsSystemd(t)
 	t.Setenv("WATCHDOG_USEC", "20000")
 	m := newManager()
 	for range 3 {
@@ -41,7 +41,7 @@ func TestServiceSendsWatchdogMessages(t *testing.T) {
 			t.Errorf("the watchdog hears %q", got)
 		}
 	}
-	m.ready("running %s", "a\nREADY=0")
+	m.notifyReady("running %s", "a\nREADY=0")
 	for got := hear(); got != `READY=1`+"\n"+`STATUS=running a\nREADY=0`; got = hear() {
 		if got != "WATCHDOG=1" {
 			t.Fatalf("it hears %q", got)
@@ -56,18 +56,18 @@ func TestServiceSendsWatchdogMessages(t *testing.T) {
 	}
 	t.Setenv("NOTIFY_SOCKET", "")
 	m = newManager()
-	m.waiting("nobody hears it")
-	m.ready("nobody hears it")
-	m.reloaded()
+	m.notifyWaiting("nobody hears it")
+	m.notifyReady("nobody hears it")
+	m.notifyReloaded()
 	m.close()
 }
 
 // A service that waits for its lock extends its start time. A ready service does not: that would override
 // RuntimeMaxSec.
 func TestWaitingServiceExtendsStartTimeout(t *testing.T) {
-	hear := systemd(t)
+	hear := listenAsSystemd(t)
 	m := newManager()
-	m.waiting("waiting for %s", "a")
+	m.notifyWaiting("waiting for %s", "a")
 	for _, want := range []string{"STATUS=waiting for a", "EXTEND_TIMEOUT_USEC=30000000"} {
 		if got := hear(); got != want {
 			t.Errorf("it hears %q, want %q", got, want)
@@ -80,7 +80,7 @@ func TestWaitingServiceExtendsStartTimeout(t *testing.T) {
 			t.Errorf("it hears %q", got)
 		}
 	}
-	m.ready("running")
+	m.notifyReady("running")
 	for got := hear(); got != "READY=1\nSTATUS=running"; got = hear() {
 		if got != "EXTEND_TIMEOUT_USEC=1" {
 			t.Fatalf("it hears %q", got)
@@ -95,10 +95,10 @@ func TestWaitingServiceExtendsStartTimeout(t *testing.T) {
 // systemd.service(5) requires for Type=notify-reload a CLOCK_MONOTONIC time not before the signal, and then
 // READY=1.
 func TestReloadIsAnswered(t *testing.T) {
-	hear := systemd(t)
+	hear := listenAsSystemd(t)
 	m := newManager()
 	before := monotonicTime()
-	m.reloaded()
+	m.notifyReloaded()
 	var usec int64
 	if got := hear(); !strings.HasPrefix(got, "RELOADING=1\n") {
 		t.Errorf("it hears %q", got)

@@ -43,7 +43,7 @@ func finishOrphan(in io.Reader, log *slog.Logger) exitcode.Code {
 	err := json.NewDecoder(in).Decode(&did)
 	switch {
 	case err != nil:
-		err = exitcode.Usagef("%s is for the guard of a run alone: %w", proc.Heir, err)
+		err = exitcode.Usagef("%s is for the guard of a run alone: %w", proc.HeirName, err)
 		log.Error(oneLine(err))
 		return exitcode.Of(err)
 	case did.Error != "":

@@ -37,7 +37,7 @@ func (a *app) openReports(fl *runFlags) (*reports, error) {
 		r.status = append(r.status, file)
 	}
 	if err == nil {
-		r.textfile, err = report.Public("--textfile", fl.textfile)
+		r.textfile, err = report.PublicFile("--textfile", fl.textfile)
 	}
 	if err != nil {
 		r.close()
@@ -66,8 +66,8 @@ func (r *reports) begin() error {
 	return nil
 }
 
-// started reports that the command runs, and its leases.
-func (r *reports) started(held run.Held) {
+// noteStart reports that the command runs, and its leases.
+func (r *reports) noteStart(held run.Held) {
 	r.begun.StartedAt = time.Now().UTC()
 	if held != nil {
 		r.begun.Leases = run.NewLeases(held)

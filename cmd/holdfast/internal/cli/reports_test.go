@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 )
 
-// has checks that a text has these lines, and no line that begins with one of lacks.
-func has(t *testing.T, text []byte, lines []string, lacks ...string) {
+// checkLines checks that a text has these lines, and no line that begins with one of lacks.
+func checkLines(t *testing.T, text []byte, lines []string, lacks ...string) {
 	t.Helper()
 	for _, want := range lines {
 		if !strings.Contains("\n"+string(text), "\n"+want+"\n") {
@@ -32,7 +32,7 @@ func TestMetricsAreText(t *testing.T) {
 	t.Parallel()
 	end := time.Unix(1000, 0)
 	r := &reports{}
-	has(t, r.renderMetrics(run.Status{
+	checkLines(t, r.renderMetrics(run.Status{
 		Name: "a\"b\\\nc\xff", Outcome: run.Ran, ExitCode: 3, Started: true, WaitedMS: 1500,
 		StartedAt: end.Add(-2 * time.Second), EndedAt: end,
 	}), []string{
@@ -41,13 +41,13 @@ func TestMetricsAreText(t *testing.T) {
 		`holdfast_job_last_exit_code{name="a\"b\\\nc?"} 3`, `holdfast_job_last_end_timestamp_seconds{name="a\"b\\\nc?"} 1000`,
 		"# TYPE holdfast_job_last_start_timestamp_seconds gauge",
 	}, "c", lastSuccess) // a command of elect need not succeed
-	has(t, r.renderMetrics(run.Status{Name: "a", Outcome: run.Busy}), nil, "holdfast_job_last_duration")
+	checkLines(t, r.renderMetrics(run.Status{Name: "a", Outcome: run.Busy}), nil, "holdfast_job_last_duration")
 }
 
 // A failure or a skip keeps the time of the last success, and each run reads what the last one has written.
 func TestMetricsKeepEarlierRuns(t *testing.T) {
 	t.Parallel()
-	place, err := report.Public("--textfile", filepath.Join(t.TempDir(), "job.prom"))
+	place, err := report.PublicFile("--textfile", filepath.Join(t.TempDir(), "job.prom"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestMetricsKeepEarlierRuns(t *testing.T) {
 	} {
 		run.st.Name, run.st.EndedAt = `a"b`, time.UnixMilli(1_700_000_001_125).Add(time.Duration(i)*time.Second)
 		r.end(run.st)
-		has(t, place.Read(), []string{
+		checkLines(t, place.Read(), []string{
 			lastSuccess + `{name="a\"b"} ` + run.success, skipsInARow + `{name="a\"b"} ` + run.skips, `holdfast_job_overdue_after_seconds{name="a\"b"} 93600`,
 		})
 		if t.Failed() {
@@ -80,5 +80,5 @@ func TestMetricsKeepEarlierRuns(t *testing.T) {
 		}
 	}
 	r.end(run.Status{Name: "another", Outcome: run.Busy})
-	has(t, place.Read(), []string{lastSuccess + `{name="another"} 0`, skipsInARow + `{name="another"} 1`}, lastSuccess+`{name="a\`)
+	checkLines(t, place.Read(), []string{lastSuccess + `{name="another"} 0`, skipsInARow + `{name="another"} 1`}, lastSuccess+`{name="a\`)
 }

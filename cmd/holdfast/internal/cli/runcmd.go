@@ -130,11 +130,11 @@ func (a *app) runUnderLock(cmd *cobra.Command, fl *runFlags, args []string) erro
 		return err
 	}
 	defer j.close()
-	j.manager.waiting("waiting for %s", j.plan.Locks())
+	j.manager.notifyWaiting("waiting for %s", j.plan.Locks())
 	res := j.newRunner(fl.wait.duration > 0 && !j.plan.NoWait).Run(j.plan)
 	a.code, a.raise = res.Status.ExitCode, res.Raise
 	if a.code == exitcode.OK && !res.Status.Started {
-		j.manager.ready("not run: %s", oneLine(res.Err)) // else systemd reports a failure, because the service never was ready
+		j.manager.notifyReady("not run: %s", oneLine(res.Err)) // else systemd reports a failure, because the service never was ready
 	}
 	j.printConclusion(res)
 	j.reports.end(res.Status)
@@ -196,10 +196,10 @@ func (j *job) newRunner(patient bool) *run.Runner {
 		Waits: w.report,
 		Take:  run.Take,
 		Started: func(held run.Held) {
-			j.reports.started(held)
-			j.manager.ready("running the command under %s", plan.Locks())
+			j.reports.noteStart(held)
+			j.manager.notifyReady("running the command under %s", plan.Locks())
 		},
-		Reloaded: j.manager.reloaded,
+		Reloaded: j.manager.notifyReloaded,
 		Orphan:   func(held run.Held) []byte { return a.encodeOrphan(held, plan.TTL, plan.HoldAtLeast) },
 		Busy:     a.busyError,
 	}

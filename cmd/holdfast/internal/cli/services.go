@@ -30,7 +30,7 @@ func (a *app) notifiesForce(key string) bool {
 		_, hears := drv.(driver.Alerter)
 		return hears
 	}
-	all, _ := driverkit.Sets(a.backend) // parsed above without an error
+	all, _ := driverkit.ParseSets(a.backend) // parsed above without an error
 	for _, s := range all {
 		if s.Name == spread.Home(key) {
 			return (&app{backend: s.URLs}).notifiesForce(key)
@@ -39,9 +39,9 @@ func (a *app) notifiesForce(key string) bool {
 	return true
 }
 
-// soleBackend returns the URL of a backend that is one set.
-func (a *app) soleBackend(command string) (string, error) {
-	all, err := driverkit.Sets(a.backend)
+// singleSetURL returns the URL of a backend that is one set.
+func (a *app) singleSetURL(command string) (string, error) {
+	all, err := driverkit.ParseSets(a.backend)
 	if err == nil && all[0].Name != "" {
 		err = exitcode.Usagef("%s is for one set at a time; give the URL of each by --backend, without its name", command)
 	}
@@ -53,7 +53,7 @@ func (a *app) soleBackend(command string) (string, error) {
 
 // diagnoseBackend runs the doctor on a backend, even if it cannot be opened.
 func diagnoseBackend(ctx context.Context, backend string, ttl time.Duration) ([]driver.Finding, error) {
-	all, err := driverkit.Sets(backend)
+	all, err := driverkit.ParseSets(backend)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (a *app) runMigrate() error {
 	if err := a.loadBackend(); err != nil {
 		return err
 	}
-	url, err := a.soleBackend("migrate")
+	url, err := a.singleSetURL("migrate")
 	if err != nil {
 		return err
 	}

@@ -117,9 +117,9 @@ func (a *app) nameFlag(flag string) string {
 	}
 }
 
-// links matches the variables that Kubernetes gives each container for a service whose name begins with
+// serviceLinks matches the variables that Kubernetes gives each container for a service whose name begins with
 // holdfast.
-var links = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+var serviceLinks = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
 // warnOfVariables warns of variables that look like settings but set no flag.
 func (a *app) warnOfVariables(root *cobra.Command) {
@@ -133,11 +133,11 @@ func (a *app) warnOfVariables(root *cobra.Command) {
 	for _, entry := range os.Environ() {
 		name, value, _ := strings.Cut(entry, "=")
 		rest, ours := strings.CutPrefix(name, prefix)
-		if !ours || value == "" || strings.HasPrefix(name, run.EnvPrefix) || links.MatchString(name) || slices.Contains(known, rest) {
+		if !ours || value == "" || strings.HasPrefix(name, run.EnvPrefix) || serviceLinks.MatchString(name) || slices.Contains(known, rest) {
 			continue
 		}
 		mend := "see holdfast config --help"
-		if near := driverkit.Nearest(rest, known); near != "" {
+		if near := driverkit.NearestWord(rest, known); near != "" {
 			mend = "did you mean " + prefix + near + "?"
 		}
 		a.log.Warn(fmt.Sprintf("the variable %s sets nothing; %s", name, mend))

@@ -22,8 +22,8 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock/sqlite"
 )
 
-// strange are texts that another client may choose and that would act as a command in some output.
-var strange = []string{
+// hostileTexts are texts that another client may choose and that would act as a command in some output.
+var hostileTexts = []string{
 	"a b", "$HOME", "d;e", "`id`", `"quoted" \n`, "'; DROP TABLE lock; --", "two\nlines", "a\tb", "\u202eright to left", "-x", "--help", "=ls",
 	"@home", "a,b", "~", "*", "<img src=x onerror=alert(1)>", "C1 \u009b2J", "C0 \x1b[2J\x1b]0;title\x07", "\u2028",
 	"\U000e0001tag",
@@ -37,8 +37,8 @@ type output struct {
 	raw   bool                        // never shown unescaped on a terminal
 }
 
-// seen returns a lock in which another client has chosen all that clients can choose.
-func seen(text string) holdfast.Status {
+// hostileStatus returns a lock in which another client has chosen all that clients can choose.
+func hostileStatus(text string) holdfast.Status {
 	holder := holdfast.Holder{Host: text, Program: text, Note: "leader " + text}
 	return holdfast.Status{
 		Key: text, Held: true, Owner: text, Holder: holder, Token: 7, Waiters: 1, Remaining: time.Second,
@@ -46,8 +46,8 @@ func seen(text string) holdfast.Status {
 	}
 }
 
-// printed returns what a command prints, without its own line ends.
-func printed(as string, print func(a *app) error) string {
+// printedText returns what a command prints, without its own line ends.
+func printedText(as string, print func(a *app) error) string {
 	var out bytes.Buffer
 	if err := print(&app{io: IO{Out: &out}, output: as}); err != nil {
 		return err.Error()
@@ -55,11 +55,11 @@ func printed(as string, print func(a *app) error) string {
 	return out.String()
 }
 
-// oneDocument removes the line ends of a JSON encoder between the values.
-func oneDocument(text string) string { return strings.ReplaceAll(text, "\n", "") }
+// joinLines removes the line ends of a JSON encoder between the values.
+func joinLines(text string) string { return strings.ReplaceAll(text, "\n", "") }
 
-// named returns the name in a JSON document.
-func named(document string) string {
+// nameInJSON returns the name in a JSON document.
+func nameInJSON(document string) string {
 	var got struct{ Name string }
 	if err := json.Unmarshal([]byte(document), &got); err != nil {
 		return err.Error()
@@ -67,8 +67,8 @@ func named(document string) string {
 	return got.Name
 }
 
-// lock returns the text in a JSON document of a lock, if all texts that clients choose are the same.
-func lock(document string) string {
+// textInLockJSON returns the text in a JSON document of a lock, if all texts that clients choose are the same.
+func textInLockJSON(document string) string {
 	var got view.Lock
 	if err := json.Unmarshal([]byte(document), &got); err != nil {
 		return err.Error()
@@ -83,13 +83,19 @@ func lock(document string) string {
 
 var outputs = []output{
 	{name: "table", write: func(text string) string {
-		return printed("", func(a *app) error { return a.writeTable([][]string{{text}, {text}}) })
+		return printedText("", func(a *app) error { return a.writeTable([][]string{{text}, {text}}) })
 	}},
 	{name: "ls", write: func(text string) string {
-		return printed("", func(a *app) error { print, end := a.listPrinter(); return errors.Join(print(seen(text)), end()) })
+		return printedText("", func(a *app) error {
+			print, end := a.listPrinter()
+			return errors.Join(print(hostileStatus(text)), end())
+		})
 	}},
 	{name: "ls as JSON", write: func(text string) string {
-		return oneDocument(printed("json", func(a *app) error { print, end := a.listPrinter(); return errors.Join(print(seen(text)), end()) }))
+		return joinLines(printedText("json", func(a *app) error {
+			print, end := a.listPrinter()
+			return errors.Join(print(hostileStatus(text)), end())
+		}))
 	}, read: func(written string) string {
 		var all []struct{ Name string }
 		if err := json.Unmarshal([]byte(written), &all); err != nil || len(all) != 1 {
@@ -98,15 +104,17 @@ var outputs = []output{
 		return all[0].Name
 	}},
 	{name: "show", write: func(text string) string {
-		return printed("", func(a *app) error {
-			return a.writeStatus(seen(text), []driver.Waiter{{Owner: text, Holder: seen(text).Holder}}, nil)
+		return printedText("", func(a *app) error {
+			return a.writeStatus(hostileStatus(text), []driver.Waiter{{Owner: text, Holder: hostileStatus(text).Holder}}, nil)
 		})
 	}},
 	{name: "show as JSON", write: func(text string) string {
-		return oneDocument(printed("json", func(a *app) error { return a.writeStatus(seen(text), []driver.Waiter{{Owner: text}}, nil) }))
-	}, read: lock},
-	{name: "watch", write: func(text string) string { return string(jsonLine(change{Lock: &view.Lock{Name: text}, Error: text})) }, read: func(w string) string {
-		var got change
+		return joinLines(printedText("json", func(a *app) error { return a.writeStatus(hostileStatus(text), []driver.Waiter{{Owner: text}}, nil) }))
+	}, read: textInLockJSON},
+	{name: "watch", write: func(text string) string {
+		return string(jsonLine(lockChange{Lock: &view.Lock{Name: text}, Error: text}))
+	}, read: func(w string) string {
+		var got lockChange
 		if err := json.Unmarshal([]byte(w), &got); err != nil || got.Error != got.Lock.Name {
 			return fmt.Sprint(err)
 		}
@@ -114,17 +122,17 @@ var outputs = []output{
 	}},
 	{name: "doctor", write: func(text string) string {
 		found := []holdfast.Finding{{Verdict: driver.VerdictFault, Check: "c", Node: text, Text: text, Fix: text}}
-		return printed("", func(a *app) error {
+		return printedText("", func(a *app) error {
 			return a.writeTable(findingRows(found, func(driver.Finding) bool { return true }))
 		})
 	}},
 	{name: "check", write: func(text string) string {
-		return printed("", func(a *app) error {
-			return errors.Join(a.writeCheck(ticket{Name: text}, seen(text), true, ""), a.writeCheck(ticket{Name: text}, seen(text), false, text))
+		return printedText("", func(a *app) error {
+			return errors.Join(a.writeCheck(ticket{Name: text}, hostileStatus(text), true, ""), a.writeCheck(ticket{Name: text}, hostileStatus(text), false, text))
 		})
 	}},
-	{name: "lease file", write: func(text string) string { return oneDocument(string(ticket{Name: text}.text())) }, read: named},
-	{name: "status", write: func(text string) string { return string(jsonLine(run.Status{Name: text})) }, read: named},
+	{name: "lease file", write: func(text string) string { return joinLines(string(ticket{Name: text}.text())) }, read: nameInJSON},
+	{name: "status", write: func(text string) string { return string(jsonLine(run.Status{Name: text})) }, read: nameInJSON},
 	{name: "log for people", write: func(text string) string {
 		var out bytes.Buffer
 		lines.New(&out, "text", slog.LevelInfo).Info("busy: "+text, "name", text, "cause", errors.New(text))
@@ -134,9 +142,9 @@ var outputs = []output{
 		var out bytes.Buffer
 		lines.New(&out, "json", slog.LevelInfo).Info("busy: "+text, "name", text)
 		return out.String()
-	}, read: named},
+	}, read: nameInJSON},
 	{name: "who holds the lock", write: func(text string) string {
-		return (&holdfast.HeldError{Holder: seen(text).Holder}).Error() + "\n" + (&holdfast.HeldError{Owner: text}).Error()
+		return (&holdfast.HeldError{Holder: hostileStatus(text).Holder}).Error() + "\n" + (&holdfast.HeldError{Owner: text}).Error()
 	}},
 	{name: "label of a metric", raw: true, write: func(text string) string {
 		e := exposition{job: escapeLabel(text)}
@@ -155,7 +163,7 @@ func TestForeignTextStaysText(t *testing.T) {
 	t.Parallel()
 	for _, o := range outputs {
 		plain := strings.Count(o.write("plain"), "\n")
-		for _, text := range strange {
+		for _, text := range hostileTexts {
 			written := o.write(text)
 			if strings.Count(written, "\n") != plain {
 				t.Errorf("%s: %q takes more lines than another text: %q", o.name, text, written)
@@ -174,7 +182,7 @@ func TestForeignTextStaysText(t *testing.T) {
 // PowerShell is not packaged for Debian; the comment of Completable has its rules.
 func TestCompletedNamesAreOneWord(t *testing.T) {
 	t.Parallel()
-	for _, text := range strange {
+	for _, text := range hostileTexts {
 		if view.Completable(text) {
 			t.Errorf("completion puts %q into a command line", text)
 		}
@@ -214,7 +222,7 @@ func TestNameIsNeitherSQLNorPath(t *testing.T) {
 	}
 	defer client.Close()
 	held := make(map[string]bool)
-	for _, name := range append([]string{"../../etc/passwd", "/etc/passwd", "locks.db"}, strange...) {
+	for _, name := range append([]string{"../../etc/passwd", "/etc/passwd", "locks.db"}, hostileTexts...) {
 		_, err := client.TryAcquire(t.Context(), name, &holdfast.AcquireOptions{Note: strings.TrimSpace(name)})
 		if unprintable := strings.ContainsFunc(name, unicode.IsControl); (err != nil) != unprintable {
 			t.Errorf("TryAcquire(%q) = %v", name, err)

@@ -69,14 +69,14 @@ func wantPrefix(args []string) (string, error) {
 
 func (a *app) runTop(prefix string, fl *topFlags) error {
 	in, ok1 := a.io.In.(*os.File)
-	out, ok2 := a.io.Out.(*watched).Writer.(*os.File)
+	out, ok2 := a.io.Out.(*watchedWriter).Writer.(*os.File)
 	if !ok1 || !ok2 || !isTerminal(in) || !isTerminal(out) {
 		return exitcode.Usagef("top needs a terminal for stdin and stdout; ls prints the locks, and ls -o json is for programs")
 	}
 	if err := top.Terminal(); err != nil {
 		return exitcode.With(exitcode.Usage, err)
 	}
-	defer a.holdLog()()
+	defer a.pauseLog()()
 	ctx, stop := signalContext()
 	defer stop()
 	source, end, err := a.startSource(ctx, prefix)
@@ -84,7 +84,7 @@ func (a *app) runTop(prefix string, fl *topFlags) error {
 		return interruptedBy(ctx, err)
 	}
 	records, err := top.Run(ctx, source, top.Options{
-		In: in, Out: out, Force: a.takeAway, Every: time.Duration(fl.every.duration), Sort: live.Sort(fl.sort.value), Plain: os.Getenv("NO_COLOR") != "",
+		In: in, Out: out, Force: a.forceHolder, Every: time.Duration(fl.every.duration), Sort: live.Sort(fl.sort.value), Plain: os.Getenv("NO_COLOR") != "",
 	})
 	end()
 	for _, r := range records {
@@ -95,9 +95,9 @@ func (a *app) runTop(prefix string, fl *topFlags) error {
 	return interruptedBy(ctx, err)
 }
 
-// holdLog keeps the log off the terminal while something is drawn on it, until the returned function is
+// pauseLog keeps the log off the terminal while something is drawn on it, until the returned function is
 // called.
-func (a *app) holdLog() func() {
+func (a *app) pauseLog() func() {
 	log, stderr := a.log, a.io.Err
 	if f, ok := stderr.(*os.File); ok && isTerminal(f) {
 		a.log, a.io.Err = slog.New(slog.DiscardHandler), io.Discard
@@ -130,8 +130,8 @@ func (a *app) startSource(ctx context.Context, prefix string) (source *live.Sour
 	}, nil
 }
 
-// takeAway force-releases a lock, over connections that may write.
-func (a *app) takeAway(ctx context.Context, st holdfast.Status, reason string) (force.Record, error) {
+// forceHolder force-releases a lock, over connections that may write.
+func (a *app) forceHolder(ctx context.Context, st holdfast.Status, reason string) (force.Record, error) {
 	client, err := a.openWriter(ctx)
 	if err != nil {
 		return force.Record{}, err

@@ -13,16 +13,16 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 )
 
-// change is one line of watch.
-type change struct {
+// lockChange is one line of watch.
+type lockChange struct {
 	Time   time.Time  `json:"time"`
 	Change string     `json:"change"`
 	Lock   *view.Lock `json:"lock,omitempty"` // the current state; of a freed lock only the name
 	Error  string     `json:"error,omitempty"`
 }
 
-// known is the last printed state of a lock.
-type known struct {
+// lastPrinted is the last printed state of a lock.
+type lastPrinted struct {
 	owner   string
 	waiters int
 }
@@ -61,7 +61,7 @@ not seen. "change" is
 }
 
 func (a *app) runWatch(ctx context.Context, client *holdfast.Client, prefix string, every time.Duration) error {
-	w := &watcher{print: func(c change) error {
+	w := &watcher{print: func(c lockChange) error {
 		c.Time = time.Now().UTC()
 		_, err := a.io.Out.Write(jsonLine(c))
 		return outputError(err)
@@ -82,14 +82,14 @@ func (a *app) runWatch(ctx context.Context, client *holdfast.Client, prefix stri
 
 // watcher has the states at the last read.
 type watcher struct {
-	print func(change) error
-	known map[string]known // nil: nothing was read yet
-	down  bool             // the last read failed
+	print func(lockChange) error
+	known map[string]lastPrinted // nil: nothing was read yet
+	down  bool                   // the last read failed
 }
 
 // printChanges prints what has changed since the last read.
 func (w *watcher) printChanges(ctx context.Context, client *holdfast.Client, prefix string) error {
-	now := make(map[string]known, len(w.known))
+	now := make(map[string]lastPrinted, len(w.known))
 	for st, err := range client.List(ctx, prefix) {
 		switch {
 		case err != nil && exitcode.Of(err) == exitcode.Unavailable && ctx.Err() == nil: // may go away by itself
@@ -102,14 +102,14 @@ func (w *watcher) printChanges(ctx context.Context, client *holdfast.Client, pre
 		case view.Unknown(st):
 			continue // the error is returned at the end
 		}
-		now[st.Key] = known{st.Owner, st.Waiters}
+		now[st.Key] = lastPrinted{st.Owner, st.Waiters}
 		if err := w.printChange(st); err != nil {
 			return err
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(w.known)) {
 		if _, there := now[name]; !there {
-			if err := w.print(change{Change: "freed", Lock: &view.Lock{Name: name}}); err != nil {
+			if err := w.print(lockChange{Change: "freed", Lock: &view.Lock{Name: name}}); err != nil {
 				return err
 			}
 		}
@@ -117,7 +117,7 @@ func (w *watcher) printChanges(ctx context.Context, client *holdfast.Client, pre
 	w.known = now
 	if w.down {
 		w.down = false
-		return w.print(change{Change: "available"})
+		return w.print(lockChange{Change: "available"})
 	}
 	return nil
 }
@@ -141,7 +141,7 @@ func (w *watcher) printChange(st holdfast.Status) error {
 		return nil
 	}
 	lock := view.NewLock(st, nil)
-	return w.print(change{Change: what, Lock: &lock})
+	return w.print(lockChange{Change: what, Lock: &lock})
 }
 
 // printFailure prints once why the state is unknown.
@@ -150,5 +150,5 @@ func (w *watcher) printFailure(err error) error {
 		return nil
 	}
 	w.down = true
-	return w.print(change{Change: "unavailable", Error: oneLine(err)})
+	return w.print(lockChange{Change: "unavailable", Error: oneLine(err)})
 }

@@ -208,8 +208,8 @@ func (s *Server) serveDoctor(w http.ResponseWriter, r *http.Request) {
 	w.Write(d.body) // ignore an error: the browser has gone
 }
 
-// order is a request for a force-release.
-type order struct {
+// forceOrder is a request for a force-release.
+type forceOrder struct {
 	Name   string         `json:"name"`
 	Token  holdfast.Token `json:"token,string"` // of the holder; a string, because JavaScript cannot hold all int64s
 	Reason string         `json:"reason"`
@@ -228,7 +228,7 @@ func (s *Server) serveForce(w http.ResponseWriter, r *http.Request) {
 	if !s.checkToken(w, r) {
 		return
 	}
-	var o order
+	var o forceOrder
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&o); err != nil {
 		writeError(w, http.StatusBadRequest, "the request cannot be read: %v", err)
 		return

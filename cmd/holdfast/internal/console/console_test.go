@@ -23,8 +23,8 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// served is a console that listens, over locks in memory.
-type served struct {
+// testConsole is a console that listens, over locks in memory.
+type testConsole struct {
 	*Server
 	t      testing.TB
 	client *holdfast.Client
@@ -37,13 +37,13 @@ type served struct {
 	ended   chan error
 }
 
-func serve(t testing.TB, allowForce bool, change func(*Server)) *served {
+func startConsole(t testing.TB, allowForce bool, change func(*Server)) *testConsole {
 	t.Helper()
 	client, err := holdfast.New(memory.New(3), &holdfast.Options{Holder: holdfast.Holder{Host: "web-1", PID: 7, Program: "test"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &served{t: t, client: client, ended: make(chan error, 1), refused: make(chan string, 100)}
+	c := &testConsole{t: t, client: client, ended: make(chan error, 1), refused: make(chan string, 100)}
 	if c.lease, err = client.Acquire(t.Context(), "job", nil); err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func serve(t testing.TB, allowForce bool, change func(*Server)) *served {
 }
 
 // ask sends a request with headers "Name: value" and returns the status and the body.
-func (c *served) ask(method, path, body string, headers ...string) (int, string) {
+func (c *testConsole) ask(method, path, body string, headers ...string) (int, string) {
 	c.t.Helper()
 	r, err := http.NewRequestWithContext(c.t.Context(), method, "http://"+c.addr+path, strings.NewReader(body))
 	if err != nil {
@@ -116,7 +116,7 @@ func (c *served) ask(method, path, body string, headers ...string) (int, string)
 
 func TestForeignHostNameIsRejected(t *testing.T) {
 	t.Parallel()
-	c := serve(t, false, nil)
+	c := startConsole(t, false, nil)
 	for host, want := range map[string]int{
 		c.addr: 200, "localhost": 200, "LOCALHOST:99": 200, "127.0.0.1": 200, "[::1]:7788": 200, "10.0.0.7:80": 200, "console.example": 200,
 		"console.example.": 200, "evil.example": 421, "127.0.0.1.evil.example": 421, "localhost.evil.example:80": 421, "console.example.evil": 421,
@@ -129,18 +129,18 @@ func TestForeignHostNameIsRejected(t *testing.T) {
 	}
 }
 
-// right returns a valid request to force-release the lock "job".
-func (c *served) right() (body string, headers []string) {
+// forceRequest returns a valid request to force-release the lock "job".
+func (c *testConsole) forceRequest() (body string, headers []string) {
 	return fmt.Sprintf(`{"name":"job","token":"%d","reason":"why"}`, c.lease.Token()), []string{
 		"Content-Type: application/json", "Origin: http://" + c.addr, "Sec-Fetch-Site: same-origin", "Authorization: Bearer " + c.Token(),
 	}
 }
 
 // The test changes one thing of a valid request at a time.
-func TestForceNeedsOwnPageAndToken(t *testing.T) {
+func TestForceRejectsForeignPageOrToken(t *testing.T) {
 	t.Parallel()
-	c := serve(t, true, nil)
-	body, headers := c.right()
+	c := startConsole(t, true, nil)
+	body, headers := c.forceRequest()
 	for _, row := range []struct {
 		name, method, body string
 		headers            []string
@@ -189,8 +189,8 @@ func TestForceNeedsOwnPageAndToken(t *testing.T) {
 // the answer or not.
 func TestWrongTokensAreReportedAndDelayed(t *testing.T) {
 	t.Parallel()
-	c := serve(t, true, func(s *Server) { s.pause = time.Hour })
-	body, headers := c.right()
+	c := startConsole(t, true, func(s *Server) { s.pause = time.Hour })
+	body, headers := c.forceRequest()
 	wrong := append(slices.Clone(headers[:len(headers)-1]), "Authorization: Bearer "+strings.ToLower(c.Token()))
 	for range guesses {
 		conn, err := net.Dial("tcp", c.addr)
@@ -215,8 +215,8 @@ func TestWrongTokensAreReportedAndDelayed(t *testing.T) {
 
 func TestReadOnlyConsoleReleasesNothing(t *testing.T) {
 	t.Parallel()
-	c := serve(t, false, nil)
-	body, headers := c.right()
+	c := startConsole(t, false, nil)
+	body, headers := c.forceRequest()
 	if got, text := c.ask("POST", "/force", body, headers...); got != 403 || !strings.Contains(text, "--allow-force") {
 		t.Errorf("%d: %s", got, text)
 	}
@@ -227,7 +227,7 @@ func TestReadOnlyConsoleReleasesNothing(t *testing.T) {
 
 func TestJunkIsRejected(t *testing.T) {
 	t.Parallel()
-	c := serve(t, false, nil)
+	c := startConsole(t, false, nil)
 	for path, want := range map[string]int{
 		"/events?sort=junk": 400, "/events?page=-1": 400, "/events?page=x": 400, "/events?page=99999999999999999999": 400,
 		"/events?filter=" + strings.Repeat("x", maxFilter+1): 400, "/nothing": 404, "/../../etc/passwd": 404, "/index.html/": 404, "/page/": 404,
@@ -262,8 +262,8 @@ func TestJunkIsRejected(t *testing.T) {
 	}
 }
 
-// scenes reads the stream of events. next returns the next one.
-func (c *served) scenes(query string) (next func() (scene, error), end func()) {
+// readScenes reads the stream of events. next returns the next one.
+func (c *testConsole) readScenes(query string) (next func() (scene, error), end func()) {
 	c.t.Helper()
 	resp, err := http.Get("http://" + c.addr + "/events?" + query)
 	if err != nil {
@@ -288,8 +288,8 @@ func (c *served) scenes(query string) (next func() (scene, error), end func()) {
 
 func TestStreamShowsChanges(t *testing.T) {
 	t.Parallel()
-	c := serve(t, true, func(s *Server) { s.every = 10 * time.Millisecond })
-	next, end := c.scenes("lock=job")
+	c := startConsole(t, true, func(s *Server) { s.every = 10 * time.Millisecond })
+	next, end := c.readScenes("lock=job")
 	defer end()
 	for {
 		s, err := next()
@@ -315,7 +315,7 @@ func TestStreamShowsChanges(t *testing.T) {
 
 func TestStreamSendsOnlyRequestedPage(t *testing.T) {
 	t.Parallel()
-	c := serve(t, false, func(s *Server) { s.every = 10 * time.Millisecond })
+	c := startConsole(t, false, func(s *Server) { s.every = 10 * time.Millisecond })
 	for i := range 2*pageRows + 1 {
 		if _, err := c.client.Acquire(t.Context(), fmt.Sprintf("row-%03d", i), nil); err != nil {
 			t.Fatal(err)
@@ -330,7 +330,7 @@ func TestStreamSendsOnlyRequestedPage(t *testing.T) {
 		{"filter=row-&sort=name&page=99", "row-100", 1, 2},
 		{"filter=row-05&sort=name", "row-050", 10, 0},
 	} {
-		next, end := c.scenes(row.query)
+		next, end := c.readScenes(row.query)
 		for {
 			s, err := next()
 			if err != nil {
@@ -350,9 +350,9 @@ func TestStreamSendsOnlyRequestedPage(t *testing.T) {
 
 func TestStreamsAreBounded(t *testing.T) {
 	t.Parallel()
-	c := serve(t, false, nil)
+	c := startConsole(t, false, nil)
 	for range streams {
-		_, end := c.scenes("")
+		_, end := c.readScenes("")
 		defer end()
 	}
 	if got, text := c.ask("GET", "/events", ""); got != 503 || !strings.Contains(text, "close some") {
@@ -365,7 +365,7 @@ func TestStreamsAreBounded(t *testing.T) {
 
 func TestBrowserThatDoesNotReadIsDropped(t *testing.T) {
 	t.Parallel()
-	c := serve(t, false, func(s *Server) { s.every, s.slow = time.Microsecond, 50*time.Millisecond })
+	c := startConsole(t, false, func(s *Server) { s.every, s.slow = time.Microsecond, 50*time.Millisecond })
 	conn, err := net.Dial("tcp", c.addr)
 	if err != nil {
 		t.Fatal(err)
@@ -383,7 +383,7 @@ func TestBrowserThatDoesNotReadIsDropped(t *testing.T) {
 // never read the answers.
 func TestIdleConnectionsLeaveRoomForViewers(t *testing.T) {
 	t.Parallel()
-	c := serve(t, false, nil)
+	c := startConsole(t, false, nil)
 	for i := range 4 * connections {
 		conn, err := net.Dial("tcp", c.addr)
 		if err != nil {
@@ -400,9 +400,9 @@ func TestIdleConnectionsLeaveRoomForViewers(t *testing.T) {
 	}
 }
 
-func TestOtherSitesGetNothing(t *testing.T) {
+func TestOtherOriginsAreRejected(t *testing.T) {
 	t.Parallel()
-	c := serve(t, false, nil)
+	c := startConsole(t, false, nil)
 	for site, want := range map[string]int{"same-origin": 200, "none": 200, "same-site": 403, "cross-site": 403} {
 		for _, path := range []string{"/", "/doctor"} {
 			if got, _ := c.ask("GET", path, "", "Sec-Fetch-Site: "+site); got != want {
@@ -428,8 +428,8 @@ func TestOtherSitesGetNothing(t *testing.T) {
 
 func TestConsoleEndsItsStreams(t *testing.T) {
 	t.Parallel()
-	c := serve(t, false, nil)
-	next, end := c.scenes("")
+	c := startConsole(t, false, nil)
+	next, end := c.readScenes("")
 	defer end()
 	if _, err := next(); err != nil {
 		t.Fatal(err)
@@ -446,9 +446,9 @@ func TestConsoleEndsItsStreams(t *testing.T) {
 }
 
 // The page also obeys the policy, which forbids inline scripts and styles.
-func TestPageNeedsNoOtherSite(t *testing.T) {
+func TestPageLoadsNothingFromOtherSites(t *testing.T) {
 	t.Parallel()
-	c := serve(t, false, nil)
+	c := startConsole(t, false, nil)
 	forbidden := regexp.MustCompile(`(?i)<style|style=|\son[a-z]+=|<script(>| [^>]*>[^<])|javascript:|https?://|(inner|outer|insertAdjacent|set)HTML|srcdoc|` +
 		`document\.write|DOMParser|createContextualFragment|eval\(|Function\(|@import|url\(`)
 	err := fs.WalkDir(files, "page", func(path string, d fs.DirEntry, err error) error {
@@ -488,7 +488,7 @@ func TestPageNeedsNoOtherSite(t *testing.T) {
 func TestViewersShareOneDiagnosis(t *testing.T) {
 	t.Parallel()
 	asked := 0
-	c := serve(t, false, func(s *Server) {
+	c := startConsole(t, false, func(s *Server) {
 		s.opts.Diagnose = func(context.Context) ([]holdfast.Finding, error) {
 			asked++
 			return []holdfast.Finding{{Check: "memory", Verdict: "fault", Fix: "more"}}, nil
@@ -506,8 +506,8 @@ func TestViewersShareOneDiagnosis(t *testing.T) {
 
 // FuzzRequest: any request gets an answer and force-releases no lock.
 func FuzzRequest(f *testing.F) {
-	c := serve(f, true, nil)
-	body, headers := c.right()
+	c := startConsole(f, true, nil)
+	body, headers := c.forceRequest()
 	f.Add("GET", "/events?filter=a&sort=name&page=1&lock=job", "", "")
 	f.Add("GET", "/doctor", "", "Sec-Fetch-Site: none")
 	f.Add("POST", "/force", body, strings.Join(headers[:3], "\n"))

@@ -42,7 +42,7 @@ func (l *limitListener) Accept() (net.Conn, error) {
 		tcp.SetWriteBuffer(writeBuffer) // the kernel would buffer MBs of unread answers
 	}
 	c := &limitedConn{Conn: conn, listener: l}
-	c.progress.Store(unread)
+	c.progress.Store(progressBeforeRead)
 	for {
 		rest := l.addConn(c)
 		if rest <= 0 {
@@ -90,8 +90,8 @@ func (l *limitListener) addConn(c *limitedConn) (rest time.Duration) {
 	return 0
 }
 
-// unread is the progress of a connection that the console has not begun to read. Its client is not at fault.
-const unread = math.MaxInt64 - int64(time.Hour)
+// progressBeforeRead is the progress of a connection that the console has not begun to read. Its client is not at fault.
+const progressBeforeRead = math.MaxInt64 - int64(time.Hour)
 
 // limitedConn is a connection of a limitListener.
 type limitedConn struct {
@@ -102,7 +102,7 @@ type limitedConn struct {
 
 // Read implements net.Conn.
 func (c *limitedConn) Read(b []byte) (int, error) {
-	c.progress.CompareAndSwap(unread, time.Now().UnixNano())
+	c.progress.CompareAndSwap(progressBeforeRead, time.Now().UnixNano())
 	n, err := c.Conn.Read(b)
 	c.noteProgress(n)
 	return n, err

@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// crowd is a listener over connections in memory.
-type crowd struct {
+// memoryListener is a listener over connections in memory.
+type memoryListener struct {
 	net.Listener
 	conns chan net.Conn
 	end   func()
 }
 
-func (c crowd) Accept() (net.Conn, error) {
+func (c memoryListener) Accept() (net.Conn, error) {
 	conn, ok := <-c.conns
 	if !ok {
 		return nil, net.ErrClosed
@@ -28,31 +28,31 @@ func (c crowd) Accept() (net.Conn, error) {
 	return conn, nil
 }
 
-func (c crowd) Close() error { c.end(); return nil }
+func (c memoryListener) Close() error { c.end(); return nil }
 
-// buffered records the size of its write buffer.
-type buffered struct {
+// bufferRecorder records the size of its write buffer.
+type bufferRecorder struct {
 	net.Conn
 	bytes int
 }
 
-func (b *buffered) SetWriteBuffer(bytes int) error { b.bytes = bytes; return nil }
+func (b *bufferRecorder) SetWriteBuffer(bytes int) error { b.bytes = bytes; return nil }
 
-// guests opens connections to a limitListener in a bubble.
-type guests struct {
+// limitedListener opens connections to a limitListener in a bubble.
+type limitedListener struct {
 	t *testing.T
 	l *limitListener
-	c crowd
+	c memoryListener
 }
 
-func newGuests(t *testing.T, places int) *guests {
+func newLimitedListener(t *testing.T, places int) *limitedListener {
 	conns := make(chan net.Conn, 100)
-	c := crowd{conns: conns, end: sync.OnceFunc(func() { close(conns) })}
-	return &guests{t: t, l: newLimitListener(c, places, time.Second), c: c}
+	c := memoryListener{conns: conns, end: sync.OnceFunc(func() { close(conns) })}
+	return &limitedListener{t: t, l: newLimitListener(c, places, time.Second), c: c}
 }
 
 // connect opens a connection. It returns the client's end and, once the console serves it, the console's end.
-func (g *guests) connect() (client net.Conn, served <-chan net.Conn) {
+func (g *limitedListener) connect() (client net.Conn, served <-chan net.Conn) {
 	client, far := net.Pipe()
 	g.c.conns <- far
 	got := make(chan net.Conn, 1)
@@ -64,17 +64,17 @@ func (g *guests) connect() (client net.Conn, served <-chan net.Conn) {
 	return client, got
 }
 
-// closed reports whether the console has closed a connection.
-func (g *guests) closed(client net.Conn) bool {
+// isClosedByConsole reports whether the console has closed a connection.
+func (g *limitedListener) isClosedByConsole(client net.Conn) bool {
 	client.SetReadDeadline(time.Now())
 	_, err := client.Read(make([]byte, 1))
 	return errors.Is(err, io.EOF)
 }
 
-func inBubble(t *testing.T, places int, test func(g *guests)) {
+func inBubble(t *testing.T, places int, test func(g *limitedListener)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newGuests(t, places)
+		g := newLimitedListener(t, places)
 		test(g)
 		g.l.Close()
 	})
@@ -82,7 +82,7 @@ func inBubble(t *testing.T, places int, test func(g *guests)) {
 
 // A connection is replaced once it was idle for patience; the new one waits until then.
 func TestIdlestConnectionMakesRoom(t *testing.T) {
-	inBubble(t, 2, func(g *guests) {
+	inBubble(t, 2, func(g *limitedListener) {
 		idle, at := g.connect()
 		go io.Copy(io.Discard, <-at)
 		synctest.Wait()
@@ -91,12 +91,12 @@ func TestIdlestConnectionMakesRoom(t *testing.T) {
 		go io.Copy(io.Discard, <-at)
 		synctest.Wait()
 		_, next := g.connect()
-		if len(next) > 0 || g.closed(idle) {
+		if len(next) > 0 || g.isClosedByConsole(idle) {
 			t.Error("a connection made room before its patience was over")
 		}
 		time.Sleep(401 * time.Millisecond)
 		synctest.Wait()
-		if conn := <-next; !g.closed(idle) || g.closed(younger) {
+		if conn := <-next; !g.isClosedByConsole(idle) || g.isClosedByConsole(younger) {
 			t.Error("not the idlest connection made room")
 		} else {
 			conn.Close()
@@ -107,19 +107,19 @@ func TestIdlestConnectionMakesRoom(t *testing.T) {
 
 // The console is late, not the client.
 func TestUnreadConnectionKeepsItsPlace(t *testing.T) {
-	inBubble(t, 1, func(g *guests) {
+	inBubble(t, 1, func(g *limitedListener) {
 		honest, at := g.connect()
 		conn := <-at
 		_, next := g.connect()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if len(next) > 0 || g.closed(honest) {
+		if len(next) > 0 || g.isClosedByConsole(honest) {
 			t.Fatal("a connection that nobody has read made room")
 		}
 		go io.Copy(io.Discard, conn)
 		time.Sleep(1001 * time.Millisecond)
 		synctest.Wait()
-		if !g.closed(honest) {
+		if !g.isClosedByConsole(honest) {
 			t.Error("a connection that sends nothing keeps its place")
 		}
 		(<-next).Close()
@@ -128,7 +128,7 @@ func TestUnreadConnectionKeepsItsPlace(t *testing.T) {
 
 // This also wakes a waiting connection, and so does the end of the console.
 func TestClosedConnectionFreesPlaceAtOnce(t *testing.T) {
-	inBubble(t, 1, func(g *guests) {
+	inBubble(t, 1, func(g *limitedListener) {
 		_, at := g.connect()
 		conn := <-at
 		_, next := g.connect()
@@ -139,7 +139,7 @@ func TestClosedConnectionFreesPlaceAtOnce(t *testing.T) {
 		}
 		last, refused := g.connect()
 		g.l.Close()
-		if <-refused != nil || !g.closed(last) {
+		if <-refused != nil || !g.isClosedByConsole(last) {
 			t.Error("a connection that waited has a place in a console that has ended")
 		}
 		conn.Close()
@@ -148,9 +148,9 @@ func TestClosedConnectionFreesPlaceAtOnce(t *testing.T) {
 
 // By default the kernel would buffer 4 MB for each connection.
 func TestKernelBuffersFewUnreadAnswers(t *testing.T) {
-	inBubble(t, 1, func(g *guests) {
+	inBubble(t, 1, func(g *limitedListener) {
 		_, far := net.Pipe()
-		b := &buffered{Conn: far}
+		b := &bufferRecorder{Conn: far}
 		g.c.conns <- b
 		conn, err := g.l.Accept()
 		if err != nil || b.bytes != writeBuffer {
@@ -164,7 +164,7 @@ func TestKernelBuffersFewUnreadAnswers(t *testing.T) {
 // reconnect every other second, half of which send requests, and beside 1,000 wrong tokens a second. The first
 // page is loaded right after all have connected.
 func BenchmarkPageBesideHostileClients(b *testing.B) {
-	c := serve(b, true, nil)
+	c := startConsole(b, true, nil)
 	over := make(chan struct{})
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -201,7 +201,7 @@ func BenchmarkPageBesideHostileClients(b *testing.B) {
 	open.Wait()
 	for range 8 {
 		all.Go(func() {
-			body, headers := c.right()
+			body, headers := c.forceRequest()
 			wrong := fmt.Sprintf("POST /force HTTP/1.1\r\nHost: %s\r\nConnection: close\r\nContent-Length: %d\r\n%sx\r\n\r\n%s",
 				c.addr, len(body), strings.Join(headers, "\r\n"), body)
 			for tick := time.NewTicker(8 * time.Millisecond); ; {

@@ -18,9 +18,9 @@ func init() {
 		return
 	}
 	switch os.Args[1] {
-	case proc.Gate:
+	case proc.GateName:
 		os.Exit(proc.RunGate(os.Args[2:]))
-	case proc.Guard:
-		os.Exit(proc.RunGuard(os.Stdin, os.Stdout, func(did proc.Killing) error { return proc.Bequeath(did, os.Args[2]) }))
+	case proc.GuardName:
+		os.Exit(proc.RunGuard(os.Stdin, os.Stdout, func(did proc.Killing) error { return proc.RunHeir(did, os.Args[2]) }))
 	}
 }

@@ -15,16 +15,16 @@ import (
 // New returns a log that writes to w, from level on, in the format text or json.
 func New(w io.Writer, format string, level slog.Level) *slog.Logger {
 	if format == "json" {
-		return slog.New(slog.NewJSONHandler(escaping{w}, &slog.HandlerOptions{Level: level, ReplaceAttr: formatAttr}))
+		return slog.New(slog.NewJSONHandler(escapingWriter{w}, &slog.HandlerOptions{Level: level, ReplaceAttr: formatAttr}))
 	}
 	return slog.New(&handler{w: w, level: level, mu: new(sync.Mutex)})
 }
 
-// escaping escapes unprintable characters in whole JSON documents.
-type escaping struct{ io.Writer }
+// escapingWriter escapes unprintable characters in whole JSON documents.
+type escapingWriter struct{ io.Writer }
 
 // Write implements io.Writer.
-func (e escaping) Write(document []byte) (int, error) {
+func (e escapingWriter) Write(document []byte) (int, error) {
 	if _, err := e.Writer.Write(view.EscapeJSON(document)); err != nil {
 		return 0, err
 	}

@@ -104,7 +104,7 @@ func (s *service) fail(err error) {
 	s.err = err
 }
 
-func numbered(n int) (names []string) {
+func numberedNames(n int) (names []string) {
 	for i := range n {
 		names = append(names, fmt.Sprintf("lock-%05d", i))
 	}
@@ -136,7 +136,7 @@ func wait(s *Source, d time.Duration) {
 
 func TestCompleteReadHasBoundedRate(t *testing.T) {
 	b := &service{}
-	b.set("a", numbered(10_000)...)
+	b.set("a", numberedNames(10_000)...)
 	run(t, b, nil, func(t *testing.T, s *Source) {
 		for range 20 {
 			wait(s, time.Second)
@@ -156,7 +156,7 @@ func TestCompleteReadHasBoundedRate(t *testing.T) {
 
 func TestPictureBoundsLocks(t *testing.T) {
 	b := &service{}
-	b.set("a", numbered(150)...)
+	b.set("a", numberedNames(150)...)
 	run(t, b, &Options{Most: 100}, func(t *testing.T, s *Source) {
 		wait(s, 5*time.Second)
 		if p := s.Picture(); len(p.Rows) != 100 || p.Hidden != 50 {
@@ -242,7 +242,7 @@ func TestPictureNeverWaitsForBackend(t *testing.T) {
 	})
 }
 
-func TestSourceRestsWithoutViewer(t *testing.T) {
+func TestSourceStopsReadingWithoutViewer(t *testing.T) {
 	b := &service{}
 	b.set("a", "job")
 	run(t, b, nil, func(t *testing.T, s *Source) {
@@ -270,7 +270,7 @@ func TestSourceRestsWithoutViewer(t *testing.T) {
 
 func TestViewedLockIsFresh(t *testing.T) {
 	b := &service{}
-	b.set("a", numbered(1000)...)
+	b.set("a", numberedNames(1000)...)
 	run(t, b, &Options{Rate: 10}, func(t *testing.T, s *Source) {
 		wait(s, 150*time.Second)
 		for range 10 {
@@ -323,9 +323,9 @@ func TestViewedLockIsKeptWithoutListing(t *testing.T) {
 
 func TestViewedLocksAreBounded(t *testing.T) {
 	b := &service{}
-	b.set("a", numbered(1000)...)
+	b.set("a", numberedNames(1000)...)
 	run(t, b, nil, func(t *testing.T, s *Source) {
-		s.Want(numbered(1000)...)
+		s.Want(numberedNames(1000)...)
 		wait(s, 1500*time.Millisecond)
 		b.mu.Lock()
 		defer b.mu.Unlock()

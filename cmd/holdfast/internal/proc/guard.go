@@ -18,9 +18,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Heir is the name under which this program runs after a guard has killed a group: it logs that and releases
+// HeirName is the name under which this program runs after a guard has killed a group: it logs that and releases
 // the lease, because the guard has neither a log nor a client of a backend.
-const Heir = "heir-of-run"
+const HeirName = "heir-of-run"
 
 // Killing reports what a guard has done, and what remains to do.
 type Killing struct {
@@ -30,10 +30,10 @@ type Killing struct {
 	Lease json.RawMessage `json:"lease,omitempty"` // lease to release; nil: none, or the group may be alive
 }
 
-// Guard is the name under which this program runs as a guard: a process that kills the group at the time in
+// GuardName is the name under which this program runs as a guard: a process that kills the group at the time in
 // its last order, or when the pipe to it closes without a dismissal. So the group ends in time even if
 // holdfast is killed, is suspended or hangs.
-const Guard = "guard-of-run"
+const GuardName = "guard-of-run"
 
 const (
 	killPause = 5 * time.Millisecond
@@ -72,7 +72,7 @@ func startGuard(self Self) (*guardLink, error) {
 	}
 	defer out.Close()
 	defer raisePriority()()
-	p, err := os.StartProcess(self.Path, []string{self.Name, Guard, self.Log}, &os.ProcAttr{
+	p, err := os.StartProcess(self.Path, []string{self.Name, GuardName, self.Log}, &os.ProcAttr{
 		Files: []*os.File{in, out, os.Stderr}, Env: os.Environ(), Sys: &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {
@@ -162,8 +162,8 @@ func RunGuard(in io.Reader, ready io.Writer, bequeath func(Killing) error) int {
 	return code
 }
 
-// Bequeath starts an heir, whose log has this format, and waits for its end. A guard calls it.
-func Bequeath(did Killing, format string) error {
+// RunHeir starts an heir, whose log has this format, and waits for its end. A guard calls it.
+func RunHeir(did Killing, format string) error {
 	text, err := json.Marshal(did)
 	if err != nil {
 		return err
@@ -175,7 +175,7 @@ func Bequeath(did Killing, format string) error {
 	defer out.Close()
 	defer in.Close()
 	self := Myself(os.Args[0])
-	heir, err := os.StartProcess(self.Path, []string{self.Name, Heir, format}, &os.ProcAttr{Files: []*os.File{out, os.Stderr, os.Stderr}, Env: os.Environ()})
+	heir, err := os.StartProcess(self.Path, []string{self.Name, HeirName, format}, &os.ProcAttr{Files: []*os.File{out, os.Stderr, os.Stderr}, Env: os.Environ()})
 	if err != nil {
 		return err
 	}

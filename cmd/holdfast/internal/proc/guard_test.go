@@ -21,17 +21,17 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// guarded is a group with its guard, in this process.
-type guarded struct {
+// guardedGroup is a group with its guard, in this process.
+type guardedGroup struct {
 	command *exec.Cmd
 	orders  *io.PipeWriter
 	code    chan int
 	did     []Killing // read it after code
 }
 
-func newGuarded(t *testing.T) *guarded {
+func newGuarded(t *testing.T) *guardedGroup {
 	t.Helper()
-	g := &guarded{command: exec.Command("sh", "-c", "sleep 300 & sleep 300"), code: make(chan int, 1)}
+	g := &guardedGroup{command: exec.Command("sh", "-c", "sleep 300 & sleep 300"), code: make(chan int, 1)}
 	g.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := g.command.Start(); err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func newGuarded(t *testing.T) *guarded {
 	return g
 }
 
-func (g *guarded) tell(t *testing.T, o order) {
+func (g *guardedGroup) tell(t *testing.T, o order) {
 	t.Helper()
 	if err := json.NewEncoder(g.orders).Encode(o); err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func (g *guarded) tell(t *testing.T, o order) {
 }
 
 // killed checks the outcome of a guard that has killed its group.
-func (g *guarded) killed(t *testing.T, why, lease string) {
+func (g *guardedGroup) killed(t *testing.T, why, lease string) {
 	t.Helper()
 	code := <-g.code
 	if code != GuardKilled || len(g.did) != 1 || g.did[0].Why != why || g.did[0].Group != g.command.Process.Pid ||

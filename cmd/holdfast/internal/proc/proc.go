@@ -356,10 +356,10 @@ func (j *Job) release() {
 	j.terminal.takeBack()
 }
 
-// Gate is the name under which this program runs as a gate: it waits until the guard knows the group and the
+// GateName is the name under which this program runs as a gate: it waits until the guard knows the group and the
 // group has the terminal, and then becomes the command. Otherwise the command could fork or read from the
 // terminal too early.
-const Gate = "gate-of-run"
+const GateName = "gate-of-run"
 
 // gateReady is written by a gate once it has started. A gate that ends before has failed. A gate that ends
 // afterwards, before it becomes the command, was killed: that counts as the end of the command.
@@ -386,7 +386,7 @@ func newGate(c Command) (*gate, error) {
 		return nil, err
 	}
 	path := c.Path
-	c.Args = append([]string{c.Self.Name, Gate, c.Path}, c.Args...)
+	c.Args = append([]string{c.Self.Name, GateName, c.Path}, c.Args...)
 	c.Path = c.Self.Path
 	return &gate{path: path, command: c, entry: entry, opener: opener, verdict: verdict, exit: exit}, nil
 }

@@ -88,8 +88,8 @@ func standardDescriptor(path string, info fs.FileInfo) int {
 	return 0
 }
 
-// Public is like File, for a report that others may read.
-func Public(flag, path string) (*Place, error) {
+// PublicFile is like File, for a report that others may read.
+func PublicFile(flag, path string) (*Place, error) {
 	p, err := File(flag, path)
 	if p != nil {
 		p.public = true

@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
-// inherited returns a pipe whose writing end is like one that this process has inherited.
-func inherited(t *testing.T) (r *os.File, fd int) {
+// openInherited returns a pipe whose writing end is like one that this process has inherited.
+func openInherited(t *testing.T) (r *os.File, fd int) {
 	t.Helper()
 	var ends [2]int
 	if err := unix.Pipe(ends[:]); err != nil {
@@ -33,7 +33,7 @@ func inherited(t *testing.T) (r *os.File, fd int) {
 
 func TestDescriptorSurvivesTheGarbageCollector(t *testing.T) {
 	t.Parallel()
-	r, fd := inherited(t)
+	r, fd := openInherited(t)
 	place, err := Descriptor("--status-fd", fd)
 	if err != nil {
 		t.Fatal(err)
@@ -255,7 +255,7 @@ func TestForeignPipeIsRejected(t *testing.T) {
 	}
 }
 
-// Whatever another process has put at the path.
+// Another process may have put a FIFO, a device or a folder at the path.
 func TestReadFileWaitsForNoWriter(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

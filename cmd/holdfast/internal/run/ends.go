@@ -64,8 +64,8 @@ func (s *session) stopCommand(why Outcome, cause error, how Policy) {
 	s.checkEachReach()
 }
 
-// renewed records a renewal by the client and moves the time line.
-func (s *session) renewed(e holdfast.RenewedEvent) {
+// noteRenewed records a renewal by the client and moves the time line.
+func (s *session) noteRenewed(e holdfast.RenewedEvent) {
 	if s.gone { // a lost lease stays lost
 		return
 	}
@@ -92,7 +92,7 @@ func (s *session) renewed(e holdfast.RenewedEvent) {
 		}
 	}
 	if last := s.lastMoment(); last != 0 {
-		if err := s.job.Protect(s.guardKill()); err != nil {
+		if err := s.job.Protect(s.guardKillTime()); err != nil {
 			s.log.Debug("the guard does not listen: " + err.Error())
 		}
 	}

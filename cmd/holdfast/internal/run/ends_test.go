@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// The end of a guard is reported as what it is.
+// The report names the end of the guard as the cause.
 func TestKilledCommandIsNotContinued(t *testing.T) {
 	t.Parallel()
 	client, err := holdfast.New(memory.New(1), nil)

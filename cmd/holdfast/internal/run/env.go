@@ -13,9 +13,9 @@ import (
 // EnvPrefix begins the variables that tell the command about its lock.
 const EnvPrefix = "HOLDFAST_LOCK_"
 
-// private has the prefixes of variables that the command does not inherit. The variables of an outer run would
+// privateVariables has the prefixes of variables that the command does not inherit. The variables of an outer run would
 // hide the variables of this run in most programs, and an inner run would write to the same reports.
-var private = []string{EnvPrefix, "HOLDFAST_STATUS_FILE=", "HOLDFAST_STATUS_FD=", "HOLDFAST_TEXTFILE=", "NOTIFY_SOCKET=", "WATCHDOG_USEC=", "WATCHDOG_PID="}
+var privateVariables = []string{EnvPrefix, "HOLDFAST_STATUS_FILE=", "HOLDFAST_STATUS_FD=", "HOLDFAST_TEXTFILE=", "NOTIFY_SOCKET=", "WATCHDOG_USEC=", "WATCHDOG_PID="}
 
 // outerRuns yields owner and name of the leases of the runs around this process. Names have no control
 // characters, and owners no spaces.
@@ -34,7 +34,7 @@ func (p *Plan) environment(held Held) []string {
 	var env []string
 	for _, v := range os.Environ() {
 		secret := p.Secret && strings.HasPrefix(v, "HOLDFAST_BACKEND=")
-		if !secret && !slices.ContainsFunc(private, func(p string) bool { return strings.HasPrefix(v, p) }) {
+		if !secret && !slices.ContainsFunc(privateVariables, func(p string) bool { return strings.HasPrefix(v, p) }) {
 			env = append(env, v)
 		}
 	}

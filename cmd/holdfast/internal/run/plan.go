@@ -88,17 +88,17 @@ func (p *Plan) Locks() string {
 // Defaults sets the times that depend on the TTL, and rejects a TTL that is too short for them.
 func (p *Plan) Defaults() error {
 	given := *p
-	terms, sum := p.fillTimes()
+	terms, sum := p.setDefaultTimes()
 	if sum > p.TTL {
 		return exitcode.Usagef("--ttl %v is too short: %s make %v; give %v at least, or lower one of them",
-			p.TTL, strings.Join(terms, " + "), roundShort(sum), minTTL(given))
+			p.TTL, strings.Join(terms, " + "), roundForMessage(sum), minTTL(given))
 	}
 	return nil
 }
 
-// fillTimes sets the times that depend on the TTL. It returns what must fit into the TTL, and the sum of these
+// setDefaultTimes sets the times that depend on the TTL. It returns what must fit into the TTL, and the sum of these
 // times.
-func (p *Plan) fillTimes() (terms []string, sum time.Duration) {
+func (p *Plan) setDefaultTimes() (terms []string, sum time.Duration) {
 	if p.Renew == 0 {
 		p.Renew = p.TTL / 3
 	}
@@ -120,7 +120,7 @@ func (p *Plan) fillTimes() (terms []string, sum time.Duration) {
 	}
 	for _, part := range parts {
 		sum += part.d
-		terms = append(terms, fmt.Sprintf("%s %v", part.name, roundShort(part.d)))
+		terms = append(terms, fmt.Sprintf("%s %v", part.name, roundForMessage(part.d)))
 	}
 	return terms, sum
 }
@@ -131,7 +131,7 @@ func minTTL(given Plan) time.Duration {
 	fits := func(steps int) bool {
 		p := given
 		p.TTL = time.Duration(steps) * 10 * time.Millisecond
-		_, sum := p.fillTimes()
+		_, sum := p.setDefaultTimes()
 		return sum <= p.TTL
 	}
 	most := 1
@@ -162,7 +162,7 @@ func (p *Plan) Options() *holdfast.AcquireOptions {
 	return o
 }
 
-func roundShort(d time.Duration) time.Duration {
+func roundForMessage(d time.Duration) time.Duration {
 	if d > time.Second {
 		return d.Round(10 * time.Millisecond)
 	}

@@ -98,7 +98,7 @@ func (s *session) startCommand() error {
 	}
 	var err error
 	if s.alarm, err = boot.NewAlarm(); err != nil {
-		return notRun(err)
+		return startFailure(err)
 	}
 	notifyUnignored(s.signals, otherSignals) // not later: SIGTSTP would suspend this process instead of a command that has just begun
 	s.resumed = make(chan os.Signal, 4)
@@ -107,10 +107,10 @@ func (s *session) startCommand() error {
 	if s.plan.Guard && s.leases != nil {
 		c.Guard, c.Lease = true, s.runner.Orphan(s.leases)
 	}
-	s.job, err = proc.Start(c, s.guardKill())
+	s.job, err = proc.Start(c, s.guardKillTime())
 	if err != nil {
 		s.alarm.Close()
-		return notRun(err)
+		return startFailure(err)
 	}
 	s.started = boot.Now()
 	s.startedAt = time.Now().UTC()
@@ -121,9 +121,9 @@ func (s *session) startCommand() error {
 	return nil
 }
 
-// notRun adds the exit code for a command that could not be executed. Any other failure to start it is a bug
+// startFailure adds the exit code for a command that could not be executed. Any other failure to start it is a bug
 // of holdfast.
-func notRun(err error) error {
+func startFailure(err error) error {
 	if _, ok := errors.AsType[*proc.ExecError](err); !ok {
 		return exitcode.With(exitcode.Bug, fmt.Errorf("the command was not started: %w", err))
 	}
@@ -138,7 +138,7 @@ func notRun(err error) error {
 
 func (s *session) handleEvents() {
 	for !s.isOver() {
-		s.alarm.Set(s.nextLook())
+		s.alarm.Set(s.nextCheck())
 		select {
 		case e, ok := <-s.job.Events:
 			s.handleEvent(e, ok)
@@ -147,12 +147,12 @@ func (s *session) handleEvents() {
 		case <-s.resumed:
 			s.resumeCommand()
 		case e := <-s.renewals:
-			s.renewed(e)
+			s.noteRenewed(e)
 		case <-s.lost:
 			s.stopForLoss()
 		case <-s.alarm.C:
 		}
-		s.doDue(boot.Now())
+		s.takeDueSteps(boot.Now())
 	}
 }
 

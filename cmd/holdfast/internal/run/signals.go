@@ -137,7 +137,7 @@ func (s *session) commandStopped(sig syscall.Signal) {
 
 // resumeCommand continues the command if there is still time for it.
 func (s *session) resumeCommand() {
-	s.doDue(boot.Now())
+	s.takeDueSteps(boot.Now())
 	if s.why == "" && !s.killing {
 		s.job.Resume()
 	}

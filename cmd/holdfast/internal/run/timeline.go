@@ -18,9 +18,9 @@ func (s *session) lastMoment() boot.Instant {
 	return s.trusted.Add(-s.plan.Margin)
 }
 
-// guardKill returns the time when the guard kills the group: later than this process by a part of the margin,
+// guardKillTime returns the time when the guard kills the group: later than this process by a part of the margin,
 // because the guard only stands in for it. 0: never.
-func (s *session) guardKill() boot.Instant {
+func (s *session) guardKillTime() boot.Instant {
 	if s.lastMoment() == 0 {
 		return 0
 	}
@@ -37,8 +37,8 @@ func (s *session) softEnd() boot.Instant {
 // once the client reports it, and the client may still renew it in the last moment.
 func (s *session) mustEndInTime() bool { return s.leases != nil && !s.plan.OnLost.Warn }
 
-// nextLook returns the time of the next check if nothing happens; 0: never.
-func (s *session) nextLook() boot.Instant {
+// nextCheck returns the time of the next check if nothing happens; 0: never.
+func (s *session) nextCheck() boot.Instant {
 	now := boot.Now()
 	var at boot.Instant
 	earliest := func(i boot.Instant) {
@@ -72,8 +72,8 @@ func (s *session) nextLook() boot.Instant {
 // isRunning reports whether a process of the command's group is left: it may outlive the command itself.
 func (s *session) isRunning() bool { return !s.exited || s.job.Alive() }
 
-// doDue takes the steps of the time line that are due.
-func (s *session) doDue(now boot.Instant) {
+// takeDueSteps takes the steps of the time line that are due.
+func (s *session) takeDueSteps(now boot.Instant) {
 	if s.why == "" && s.mustEndInTime() && now >= s.softEnd() {
 		s.stopForLoss()
 	}

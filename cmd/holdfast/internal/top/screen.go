@@ -119,12 +119,12 @@ func (m *model) footer() string {
 // columns are the widths of a list's columns.
 type columns struct{ name, holder, note, token int }
 
-const fixed = 9 + 8 + 8 + 5 + 4*1 // state, held for, left, waiting, and the gaps between them
+const fixedColumnsWidth = 9 + 8 + 8 + 5 + 4*1 // state, held for, left, waiting, and the gaps between them
 
 // columns gives the name column the width of the longest name, up to 45 % of the line: the rest is for holder
 // and note.
 func (m *model) columns() columns {
-	rest := m.width - fixed - 2
+	rest := m.width - fixedColumnsWidth - 2
 	c := columns{name: 8}
 	for _, r := range m.rows {
 		c.name = max(c.name, min(len(r.Key), rest*45/100)) // length in bytes: an upper bound of the width

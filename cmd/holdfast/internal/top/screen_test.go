@@ -19,8 +19,8 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// hostile is a name with control sequences for a terminal, with wide letters, and long.
-const hostile = "a\x1b[2J\x1b]0;title\x07\r\n大きな名前-größe-" + "0123456789012345678901234567890123456789012345678901234567890123456789"
+// hostileName is a name with control sequences for a terminal, with wide letters, and long.
+const hostileName = "a\x1b[2J\x1b]0;title\x07\r\n大きな名前-größe-" + "0123456789012345678901234567890123456789012345678901234567890123456789"
 
 // client returns a client in memory that holds these locks until the test ends.
 func client(t *testing.T, names ...string) *holdfast.Client {
@@ -38,10 +38,10 @@ func client(t *testing.T, names ...string) *holdfast.Client {
 	return c
 }
 
-// disguised returns hostile text, as another program may have stored it, for the lock "hostile".
-type disguised struct{ *holdfast.Client }
+// disguisingClient returns hostile text, as another program may have stored it, for the lock "hostile".
+type disguisingClient struct{ *holdfast.Client }
 
-func (d disguised) List(ctx context.Context, prefix string) iter.Seq2[holdfast.Status, error] {
+func (d disguisingClient) List(ctx context.Context, prefix string) iter.Seq2[holdfast.Status, error] {
 	return func(yield func(holdfast.Status, error) bool) {
 		for st, err := range d.Client.List(ctx, prefix) {
 			if !yield(disguise(st), err) {
@@ -51,8 +51,8 @@ func (d disguised) List(ctx context.Context, prefix string) iter.Seq2[holdfast.S
 	}
 }
 
-func (d disguised) Inspect(ctx context.Context, key string) (holdfast.Status, error) {
-	if key == hostile {
+func (d disguisingClient) Inspect(ctx context.Context, key string) (holdfast.Status, error) {
+	if key == hostileName {
 		key = "hostile"
 	}
 	st, err := d.Client.Inspect(ctx, key)
@@ -61,9 +61,9 @@ func (d disguised) Inspect(ctx context.Context, key string) (holdfast.Status, er
 
 func disguise(st holdfast.Status) holdfast.Status {
 	if st.Key == "hostile" {
-		st.Key, st.Owner, st.Holder = hostile, hostile, holdfast.Holder{Host: hostile, Program: hostile, Note: hostile}
+		st.Key, st.Owner, st.Holder = hostileName, hostileName, holdfast.Holder{Host: hostileName, Program: hostileName, Note: hostileName}
 		for i := range st.Nodes {
-			st.Nodes[i].Node, st.Nodes[i].Owner = hostile, hostile
+			st.Nodes[i].Node, st.Nodes[i].Owner = hostileName, hostileName
 		}
 	}
 	return st
@@ -99,7 +99,7 @@ func (m *model) press(keys ...string) (cmd tea.Cmd) {
 
 func TestScreensFitTerminalAndEscapeText(t *testing.T) {
 	t.Parallel()
-	m := started(t, disguised{client(t, "hostile", "b", "c")})
+	m := started(t, disguisingClient{client(t, "hostile", "b", "c")})
 	screens := map[string]func(){
 		"list":   func() { m.mode = listing },
 		"filter": func() { m.press("/", "b", "\x1b") },

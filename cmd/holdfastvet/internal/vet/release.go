@@ -298,7 +298,7 @@ func (w *walk) run(graph *cfg.CFG) ast.Node {
 	return nil
 }
 
-// followBlock goes on with nodes, the rest of a block.
+// followBlock continues with nodes, the rest of a block.
 func (w *walk) followBlock(block *cfg.Block, nodes []ast.Node, known bool) ast.Node {
 	info := w.pass.TypesInfo
 	for _, node := range nodes {

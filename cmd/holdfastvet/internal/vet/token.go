@@ -78,7 +78,7 @@ func checkWrites(pass *analysis.Pass, body, from ast.Node, v *types.Var) {
 	})
 }
 
-// methods lists the methods of a package that write, and those that run the SQL in their arguments.
+// methods lists the methods of a package that write, and the methods that run the SQL in their arguments.
 type methods struct{ write, statement []string }
 
 var storages = map[string]methods{

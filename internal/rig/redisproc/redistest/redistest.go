@@ -71,8 +71,8 @@ func startServer(t testing.TB, opts *redisproc.Options) (*redisproc.Server, erro
 	return server, nil
 }
 
-// Newer names the servers that tools/servers fetches, in addition to the machine's own: Redis 8 and Valkey 8.
-var Newer = []string{"redis8", "valkey8"}
+// NewerServers names the servers that tools/servers fetches, in addition to the machine's own: Redis 8 and Valkey 8.
+var NewerServers = []string{"redis8", "valkey8"}
 
 // Program returns the program of a newer server, for redisproc.Options. If it was not fetched, the test is
 // skipped, because not every system can fetch it, or fails if HOLDFAST_SERVERS_REQUIRED is set.
