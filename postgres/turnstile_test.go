@@ -441,23 +441,23 @@ func TestAdoptionSetsSince(t *testing.T) {
 func TestTurnSearchesRowTwice(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
-	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+	r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", endlessTTL), 0))
 	tx := r.beginTx()
 	countSearches := func() (n int) {
 		r.Helper()
-		r.Must(tx.QueryRow(r.Within(), r.in(`SELECT pg_stat_get_xact_numscans('holdfast.lock'::regclass)
+		r.NoError(tx.QueryRow(r.WaitContext(), r.in(`SELECT pg_stat_get_xact_numscans('holdfast.lock'::regclass)
 			+ pg_stat_get_xact_numscans('holdfast.lock_pkey'::regclass)`)).Scan(&n))
 		return n
 	}
 	before := countSearches() // of earlier transactions of the session
 	var token *int64
-	r.Must(tx.QueryRow(r.Within(), r.in("SELECT o_token FROM holdfast.enter('k', 'owner', 10000000, '{}', 1000000, 8000000)")).Scan(&token))
-	_, err := tx.Exec(r.Within(), r.in("SELECT holdfast.leave('k', 'owner', 0, false)"))
-	r.Must(err)
+	r.NoError(tx.QueryRow(r.WaitContext(), r.in("SELECT o_token FROM holdfast.enter('k', 'owner', 10000000, '{}', 1000000, 8000000)")).Scan(&token))
+	_, err := tx.Exec(r.WaitContext(), r.in("SELECT holdfast.leave('k', 'owner', 0, false)"))
+	r.NoError(err)
 	if n := countSearches() - before; token == nil || n != 2 {
 		t.Errorf("token %v with %d searches for the row, want a token with one search to take the lock and one to free it", token, n)
 	}
-	r.Must(tx.Commit(r.Within()))
+	r.NoError(tx.Commit(r.WaitContext()))
 	if owners := r.countRows("SELECT count(*) FROM holdfast.lock WHERE owner IS NOT NULL"); owners > 0 {
 		t.Error("the lock is not free")
 	}
