@@ -59,6 +59,11 @@ func (s *connection) takeSnapshot() session.Snapshot {
 	return sight
 }
 
+// isReplacedBy reports whether the check of another connection to the same address has found another process.
+func (s *connection) isReplacedBy(later report) bool {
+	return s.process != "" && later.process != "" && later.process != s.process
+}
+
 // Answer implements link.Sink. If reading v panics, e fails, and so do all pending requests, because the link
 // ends.
 func (s *connection) Answer(e link.Entry, v resp.Value) {

@@ -26,9 +26,10 @@ import (
 )
 
 var (
-	errNotOpen = errors.New("not connected yet")
-	errHungUp  = errors.New("hung up")
-	errMoved   = errors.New("another server is the master now")
+	errNotOpen  = errors.New("not connected yet")
+	errHungUp   = errors.New("hung up")
+	errMoved    = errors.New("another server is the master now")
+	errReplaced = errors.New("another process of the server has its address now")
 )
 
 // node is one server of the set. It sends requests over the present connection. Its supervisor (supervisor.go)

@@ -97,8 +97,9 @@ func (f *dialed) close() {
 func (n *node) dialAfterPause(redial *session.Redial) <-chan dialed {
 	pause, result := time.Duration(redial.Next(rand.Uint32())), make(chan dialed, 1)
 	n.d.work.Go(func() {
+		pauseFor(n.ctx, pause)
 		found := dialed{err: n.ctx.Err()}
-		if pauseFor(n.ctx, pause); n.ctx.Err() == nil {
+		if found.err == nil {
 			found.line, found.rep, found.err = n.d.gate.dialNode(n.ctx, n)
 		}
 		result <- found
@@ -177,7 +178,8 @@ func (n *node) takeVote(l *connection, err error) {
 // description of this client to the node again, and sends owed releases. If a renewal over l is late, it opens
 // another connection, and then ends l: the server may be busy, and reject logins during a rotation of
 // passwords, so an open connection is not given up for none. All requests go over l until then, and over the
-// next connection once those over l have been answered or have failed.
+// next connection once those over l have been answered or have failed. If the address leads to another process
+// by then, l ends even if it works again: other clients get their locks from the other process.
 //
 // It returns the next connection if that is open or being opened, and nil otherwise.
 func (n *node) watchConnection(l *connection, redial *session.Redial, report func()) (next <-chan dialed) {
@@ -206,8 +208,12 @@ func (n *node) watchConnection(l *connection, redial *session.Redial, report fun
 		n.stalled.Store(w.Stalled)
 		l.looked.Store(w.Looked)
 		switch {
+		case found != nil && l.isReplacedBy(found.rep):
+			l.HangUp(errReplaced)
+			return passOn(l, *found)
 		case found != nil && found.err == nil && w.Doubted:
-			return replaceConnection(l, *found)
+			l.HangUp(session.ErrSilent)
+			return passOn(l, *found)
 		case found != nil:
 			n.noteSkipped(found.rep)
 			found.close() // an error, or l works again
@@ -227,10 +233,9 @@ func (n *node) watchConnection(l *connection, redial *session.Redial, report fun
 	}
 }
 
-// replaceConnection ends l, and returns found for the next connection once all requests over l have failed:
-// that connection first sends the releases that are owed then.
-func replaceConnection(l *connection, found dialed) <-chan dialed {
-	l.HangUp(session.ErrSilent)
+// passOn returns found for the next connection once all requests over l have failed, which was hung up: that
+// connection first sends the releases that are owed then.
+func passOn(l *connection, found dialed) <-chan dialed {
 	<-l.Gone()
 	next := make(chan dialed, 1)
 	next <- found
