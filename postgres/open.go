@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"time"
@@ -96,6 +97,9 @@ func openPool(dsn string, opts *Options) (*pgxpool.Pool, Options, error) {
 	if opts != nil {
 		o = *opts
 	}
+	if err := checkEscapes(dsn); err != nil {
+		return nil, o, err
+	}
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		return nil, o, fmt.Errorf("%w: the URL cannot be read, and is not shown as it may have a password; write postgres://user:password@host:5432/database, "+
@@ -130,6 +134,43 @@ func openPool(dsn string, opts *Options) (*pgxpool.Pool, Options, error) {
 		err = errors.Join(driver.ErrInvalid, err)
 	}
 	return pool, o, err
+}
+
+// checkEscapes rejects a URL in which a part of the password may end up in a host, the path or a parameter, all of
+// which errors show. pgx accepts such URLs. The error shows no part of the URL.
+func checkEscapes(dsn string) error {
+	scheme, rest, ok := strings.Cut(dsn, "://")
+	if !ok || scheme != "postgres" && scheme != "postgresql" {
+		return nil // the parameters of a libpq string are separate
+	}
+	authority, after := rest, ""
+	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
+		authority, after = rest[:end], rest[end:]
+	}
+	switch {
+	case strings.Count(authority, "@") > 1:
+		return fmt.Errorf("%w: user and password stand once, before the first host; in a password write @ as %%40", driver.ErrInvalid)
+	case strings.Contains(after, "@"):
+		return fmt.Errorf("%w: an @ comes after the first /, ? or # of the URL; in a user or password write / as %%2F, ? as %%3F and # as %%23, elsewhere @ as %%40",
+			driver.ErrInvalid)
+	case strings.Contains(after, "#"):
+		return fmt.Errorf("%w: the URL has a #; in a password and elsewhere write # as %%23", driver.ErrInvalid)
+	}
+	return nil
+}
+
+// checkHosts rejects hosts with an @, which may follow a part of a password. The error does not show the host.
+func checkHosts(cc *pgconn.Config) error {
+	hosts := []string{cc.Host}
+	for _, f := range cc.Fallbacks {
+		hosts = append(hosts, f.Host)
+	}
+	for _, host := range hosts {
+		if strings.Contains(host, "@") && !filepath.IsAbs(host) {
+			return fmt.Errorf("%w: a host has an @, and is not shown as it may have a part of a password; in the password of a URL write @ as %%40", driver.ErrInvalid)
+		}
+	}
+	return nil
 }
 
 // secretFileParameter finds a parameter that names a file which only its users may read, in a URL or a libpq string.

@@ -120,6 +120,39 @@ func TestWrongPasswordErrorHidesPassword(t *testing.T) {
 	r.checkRejected("postgres://locked:hunter2@h/db", &postgres.Options{Schema: strings.Repeat("x", 64)}, driver.ErrInvalid, "schema")
 }
 
+// Nothing listens at these addresses: a URL that is accepted ends in an error that names a host.
+func TestUnescapedPasswordIsRejected(t *testing.T) {
+	t.Parallel()
+	for dsn, fix := range map[string]string{
+		"postgres://u:hun@hunter2@127.0.0.1:1/x":                      "write @ as %40",
+		"postgresql://u:hun@hunter2@127.0.0.1:1/x":                    "write @ as %40",
+		"postgres://u:p@127.0.0.1:1,v:hunter2@127.0.0.1:1/x":          "write @ as %40",
+		"postgres://127.0.0.1:1/hunter2@127.0.0.1:1/x":                "write / as %2F",
+		"postgres://127.0.0.1:1?hunter2@127.0.0.1:1/x":                "? as %3F",
+		"postgres://127.0.0.1:1#hunter2@127.0.0.1:1/x":                "# as %23",
+		"postgres://127.0.0.1:1/x?password=a#hunter2":                 "write # as %23",
+		"postgres://127.0.0.1:1/x?host=hunter2@127.0.0.1":             "elsewhere @ as %40",
+		"host=hunter2@127.0.0.1 port=1":                               "write @ as %40",
+		"postgres://127.0.0.1:1/x?host=127.0.0.1,hunter2%40127.0.0.1": "write @ as %40",
+	} {
+		d, err := postgres.Open(t.Context(), dsn, &postgres.Options{NoCheck: true})
+		if err == nil {
+			d.Close()
+		}
+		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), fix) || strings.Contains(err.Error(), "hunter") {
+			t.Errorf("%s: error %v, want ErrInvalid with %q and without the password", dsn, err, fix)
+		}
+	}
+	for _, dsn := range []string{"postgres://u:hun%40t%2Fe%3Fr%23@127.0.0.1:1/x", "postgres://127.0.0.1:1/x?user=u%40server", "user=u@server host=127.0.0.1 password=p@#"} {
+		d, err := postgres.Open(t.Context(), dsn, &postgres.Options{NoCheck: true})
+		if err != nil {
+			t.Errorf("%s: %v", dsn, err)
+			continue
+		}
+		d.Close()
+	}
+}
+
 // The error does not call the database a standby.
 func TestErrorNamesReadOnlyDatabase(t *testing.T) {
 	r := startRig(t)

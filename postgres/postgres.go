@@ -149,6 +149,9 @@ func newDriver(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
 		return nil, err
 	}
 	cc := pool.Config().ConnConfig
+	if err := checkHosts(&cc.Config); err != nil {
+		return nil, err
+	}
 	node := net.JoinHostPort(cc.Host, strconv.Itoa(int(cc.Port)))
 	d := &Driver{
 		pool: pool, secrets: opts.secrets, schema: s, owners: driverkit.NewOwners(), noListen: opts.NoListen, listens: opts.NoListen, hangUp: func() {}, node: node,
