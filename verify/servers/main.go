@@ -207,7 +207,7 @@ func shortenError(text string) string {
 		if i := strings.LastIndexByte(text, ' '); i > 0 {
 			text = text[:i]
 		}
-		text = strings.TrimRight(text, " ,:;(") + "…"
+		text = strings.TrimRight(text, " ,:;(…") + "…"
 	}
 	return text
 }

@@ -94,6 +94,7 @@ func TestShortenedErrorKeepsCause(t *testing.T) {
 			"the server lacks what locks need: ERROR: Function (pg_advisory_xact_lock) not…",
 		long:                                 long[:maxCell-1] + "…",
 		strings.Repeat("x", maxCell-1) + "…": strings.Repeat("x", maxCell-1) + "…", // it was shortened before
+		strings.Repeat("x", maxCell-5) + "… (exit status 1)": strings.Repeat("x", maxCell-5) + "…",
 	} {
 		if got := shortenError(text); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
