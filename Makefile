@@ -49,7 +49,7 @@ FAKED = $(addprefix $(PROJECT)/,redis/... etcd zookeeper sqllock/sqlite)
 
 # Fewer garbage collections make compiling and linking faster.
 check: export GOGC = 400
-check: deps ## The round for each change (50 s): go vet, and what needs no server
+check: ## The round for each change (50 s): go vet, and what needs no server
 	@$(GOTESTSUM) -short -count=1 -vet=all $(ATONCE) -timeout 10m $(PROJECT) $(CORE) $(FAKED)
 
 test: export GOGC = 400
