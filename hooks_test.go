@@ -294,3 +294,33 @@ func TestLogIsReadableInJSON(t *testing.T) {
 		}
 	})
 }
+
+func TestOutageWarnsOnceOfEachLease(t *testing.T) {
+	var log bytes.Buffer
+	failed := 0
+	opts := &holdfast.Options{
+		Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		Hooks: holdfast.Hooks{Renewed: func(e holdfast.RenewedEvent) {
+			if e.Err != nil {
+				failed++
+			}
+		}},
+	}
+	inBubbleWith(t, opts, func(t *testing.T, b *bench) {
+		for _, key := range []string{"k", "l", "m"} {
+			b.acquire(b.client, key, nil)
+		}
+		for outage := 1; outage <= 2; outage++ {
+			for i := range 5 {
+				b.drv.Node(i).Stop()
+			}
+			time.Sleep(8 * time.Second)
+			b.startNodes()
+			time.Sleep(5 * time.Second)
+			awaitHooks()
+			if warned := strings.Count(log.String(), `level=WARN msg="renewal failed`); warned != 3*outage || failed <= 3*outage {
+				t.Errorf("%d warnings of %d failed renewals of 3 leases in %d outages:\n%s", warned, failed, outage, log.String())
+			}
+		}
+	})
+}

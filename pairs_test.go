@@ -193,7 +193,7 @@ func TestWriterReportsPlacesThatAreNotRenewed(t *testing.T) {
 		var rounds []holdfast.RenewedEvent
 		var lost []holdfast.LostEvent
 		c, err := holdfast.New(drv, &holdfast.Options{
-			Logger: slog.New(slog.NewTextHandler(&said, nil)),
+			Logger: slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelDebug})),
 			Hooks: holdfast.Hooks{
 				Renewed: func(e holdfast.RenewedEvent) { rounds = append(rounds, e) },
 				Lost:    func(e holdfast.LostEvent) { lost = append(lost, e) },

@@ -249,8 +249,16 @@ func (k *Keeper) reportRoundsLocked(all ...renewalRound) {
 		if j, several := chosen[r.lease]; r.event.Key != "" && (!several || i == j) {
 			e := r.event
 			e.Deadline = r.lease.deadlineLocked(r.lease.user.places)
-			if e.Err != nil && !r.quiet {
-				k.events.Log(slog.LevelWarn, "renewal failed; trying again", "key", r.lease.lock.key, "left", e.Remaining, "cause", e.Err)
+			switch {
+			case e.Err == nil:
+				r.lease.warned = false
+			case !r.quiet: // an outage fails many renewals of each lease with the same cause: one warning is enough
+				level := slog.LevelWarn
+				if r.lease.warned {
+					level = slog.LevelDebug
+				}
+				r.lease.warned = true
+				k.events.Log(level, "renewal failed; trying again", "key", r.lease.lock.key, "left", e.Remaining, "cause", e.Err)
 			}
 			k.events.Renewed(e)
 		}

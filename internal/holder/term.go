@@ -31,6 +31,7 @@ type term struct {
 	renewing     bool // a renewal is in progress
 	stopping     bool // Margin is reached: the contexts have ended, and the lock is kept until endsAt
 	ended        bool
+	warned       bool   // a warning has reported the failed renewals since the last good one
 	checking     bool   // a goroutine asks whether the alerts are true
 	alerts       int    // number of alerts that no answer has disproved
 	alertReason  string // reason of the last alert
