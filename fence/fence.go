@@ -54,7 +54,8 @@ func (e *StaleError) Error() string {
 	case e.Token <= 0:
 		return fmt.Sprintf("stale fencing token: %q needs a token above 0, not %d; a driver without tokens gives 0 (see AcquireOptions.Fenced)", e.Key, e.Token)
 	case e.Highest == 0:
-		return fmt.Sprintf("stale fencing token: %q has seen a token above %d, or an equal one of another lease", e.Key, e.Token)
+		return fmt.Sprintf("stale fencing token: no row for %q was changed: it does not exist, or has seen a token above %d, or an equal one of another lease",
+			e.Key, e.Token)
 	case e.Token == e.Highest:
 		return fmt.Sprintf("stale fencing token: token %d of %q belongs to another lease", e.Token, e.Key)
 	}

@@ -114,6 +114,12 @@ func (s *Store) runGuarded(ctx context.Context, script, guard string, token hold
 	if token <= 0 {
 		return nil, &fence.StaleError{Key: guard, Token: token}
 	}
+	switch {
+	case guard == "":
+		return nil, guardError(guard, fmt.Errorf("%w: the guard is empty; give a name, such as the key of the lock", holdfast.ErrInvalid))
+	case owner == "":
+		return nil, guardError(guard, fmt.Errorf("%w: the owner is empty; give Lease.Owner, which tells leases with equal tokens apart", holdfast.ErrInvalid))
+	}
 	keys = append([]string{serverKey(guard)}, keys...)
 	args = append([]string{strconv.FormatInt(int64(token), 10), owner}, args...)
 	reply, err := s.run(ctx, script, keys, args)

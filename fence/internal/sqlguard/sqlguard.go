@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence"
@@ -29,6 +30,7 @@ const DefaultTable = "holdfast_fence"
 // Table holds the statements for the table of one database.
 type Table struct {
 	pkg                         string // prefix of each error
+	name                        string // name of the table
 	Create, raise, look, forget string
 	mark, check                 string // statements before and after a claim, which fail depending on whether a transaction is open
 	nests                       bool   // check fails if a transaction is open
@@ -97,7 +99,7 @@ func New(pkg string, dialect Dialect, table string) (Table, error) {
 	if !tableName.MatchString(table) {
 		return Table{}, fmt.Errorf("%s: table %q: give a plain name, with a schema if need be", pkg, table)
 	}
-	s.pkg = pkg
+	s.pkg, s.name = pkg, table
 	for _, text := range []*string{&s.Create, &s.raise, &s.look, &s.forget, &s.show} {
 		if *text != "" {
 			*text = fmt.Sprintf(*text, table)
@@ -115,7 +117,7 @@ func (t *Table) CreateTable(ctx context.Context, q Querier) error {
 		err = q.Exec(ctx, t.Create)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: create the table: %w", t.pkg, err)
+		return fmt.Errorf("%s: create the table: %w", t.pkg, t.explainError(err))
 	}
 	return t.CheckEngine(ctx, q)
 }
@@ -133,7 +135,7 @@ func (t *Table) CheckEngine(ctx context.Context, q Querier) error {
 	}
 	var name, text, transactions string
 	if err := q.Row(ctx, t.show).Scan(&name, &text); err != nil {
-		return fmt.Errorf("%s: look at the table: %w", t.pkg, err)
+		return fmt.Errorf("%s: look at the table: %w", t.pkg, t.explainError(err))
 	}
 	found := tableEngine.FindStringSubmatch(text)
 	if found == nil || found[1] == "InnoDB" {
@@ -148,10 +150,17 @@ func (t *Table) CheckEngine(ctx context.Context, q Querier) error {
 	return nil
 }
 
-// Claim records a token. For a stale token it returns a *fence.StaleError.
+// Claim records a token. For a stale token it returns a *fence.StaleError, and for an empty guard or owner
+// holdfast.ErrInvalid.
 func (t *Table) Claim(ctx context.Context, q Querier, guard string, token holdfast.Token, owner string) error {
 	if token <= 0 {
 		return &fence.StaleError{Key: guard, Token: token}
+	}
+	switch {
+	case guard == "":
+		return t.WrapError(guard, fmt.Errorf("%w: the guard is empty; give a name, such as the key of the lock", holdfast.ErrInvalid))
+	case owner == "":
+		return t.WrapError(guard, fmt.Errorf("%w: the owner is empty; give Lease.Owner, which tells leases with equal tokens apart", holdfast.ErrInvalid))
 	}
 	if err := q.Exec(ctx, t.raise, guard, int64(token), owner); err != nil {
 		return t.WrapError(guard, err)
@@ -217,7 +226,24 @@ func CheckApplied(guard string, token holdfast.Token, rows int64) error {
 	return nil
 }
 
-// WrapError adds the guard to an error.
+// WrapError adds the guard to an error, and for a known mistake what to do.
 func (t *Table) WrapError(guard string, err error) error {
-	return fmt.Errorf("%s: guard %q: %w", t.pkg, guard, err)
+	return fmt.Errorf("%s: guard %q: %w", t.pkg, guard, t.explainError(err))
+}
+
+// explainError adds what to do if the table is missing, or if its statement is of another dialect. It reads the
+// text of err, because each database driver has an error type of its own.
+func (t *Table) explainError(err error) error {
+	text := strings.ToLower(err.Error())
+	_, table, ok := strings.Cut(strings.ToLower(t.name), ".")
+	if !ok {
+		table = strings.ToLower(t.name)
+	}
+	switch {
+	case strings.Contains(text, table) && (strings.Contains(text, "not exist") || strings.Contains(text, "n't exist") || strings.Contains(text, "no such table")):
+		return fmt.Errorf("%w; make the table once with Create, or with the statement of Schema", err)
+	case strings.Contains(text, "syntax"):
+		return fmt.Errorf("%w; give New the dialect of this database", err)
+	}
+	return err
 }

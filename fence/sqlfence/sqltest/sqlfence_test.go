@@ -5,6 +5,7 @@ package sqltest
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -346,7 +347,7 @@ func TestRepeatedClaimChangesRow(t *testing.T) {
 				last = now
 			}
 		}
-		for _, other := range []string{"b", "a\x00", ""} {
+		for _, other := range []string{"b", "a\x00"} {
 			if err := db.fence.Claim(t.Context(), db, "k", 5, other); !errors.Is(err, fence.ErrStale) {
 				t.Errorf("the same token of %q = %v, want ErrStale", other, err)
 			}
@@ -418,4 +419,44 @@ func TestRowsKeepTheirOwnToken(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestMissingTableErrorNamesCreate(t *testing.T) {
+	t.Parallel()
+	dialects := map[string]sqlfence.Dialect{
+		"PostgreSQL": sqlfence.PostgreSQL, "SQLite": sqlfence.SQLite, "MariaDB": sqlfence.MySQL, "MySQL": sqlfence.MySQL,
+	}
+	for name, open := range databases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := open(t)
+			f, err := sqlfence.New(dialects[name], &sqlfence.Options{Table: "not_there"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = f.Do(t.Context(), db.DB, "k", 1, "a", func(*sql.Tx) error { return nil })
+			if err == nil || !strings.Contains(err.Error(), "make the table once with Create") {
+				t.Errorf("Do without a table: %v", err)
+			}
+		})
+	}
+}
+
+func TestEmptyGuardAndOwnerAreRejected(t *testing.T) {
+	onEachDatabase(t, func(t *testing.T, db *database) {
+		for _, lease := range [][2]string{{"", "a"}, {"k", ""}} {
+			err := db.fence.Do(t.Context(), db.DB, lease[0], 1, lease[1], func(*sql.Tx) error { return nil })
+			if !errors.Is(err, holdfast.ErrInvalid) {
+				t.Errorf("guard and owner %q: %v, want ErrInvalid", lease, err)
+			}
+		}
+	})
+}
+
+func TestCheckAppliedNamesMissingRow(t *testing.T) {
+	t.Parallel()
+	err := sqlfence.CheckApplied("invoice/43", 1, driver.RowsAffected(0), nil)
+	if !errors.Is(err, fence.ErrStale) || !strings.Contains(err.Error(), `no row for "invoice/43" was changed: it does not exist, or has seen`) {
+		t.Errorf("the error of no row: %v", err)
+	}
 }
