@@ -10,10 +10,10 @@ import (
 // Open returns a client for the service that url names. opts may be nil. The program imports the package of
 // the engine, which registers the schemes of its URLs:
 //
-//	import _ "github.com/holdfast-go/holdfast/redis"          // redis:// rediss:// redlock:// redis+sentinel:// redis+cluster:// unix://
+//	import _ "github.com/holdfast-go/holdfast/redis"          // redis:// rediss:// valkey:// valkeys:// redlock:// unix://, and redis+sentinel:// …
 //	import _ "github.com/holdfast-go/holdfast/etcd"           // etcd:// etcds://
 //	import _ "github.com/holdfast-go/holdfast/zookeeper"      // zk:// zks://
-//	import _ "github.com/holdfast-go/holdfast/postgres"       // postgres://
+//	import _ "github.com/holdfast-go/holdfast/postgres"       // postgres:// postgresql://
 //	import _ "github.com/holdfast-go/holdfast/sqllock/mysql"  // mysql:// mariadb://
 //	import _ "github.com/holdfast-go/holdfast/sqllock/sqlite" // sqlite:
 //
@@ -23,8 +23,10 @@ import (
 //
 // Open asks the service once, for some seconds at most, to find errors that waiting does not fix: ErrInvalid
 // for a URL that cannot be parsed or whose package is not imported, ErrAuth for a wrong password or missing
-// permissions, ErrConfig for a server that cannot keep locks. If the service is down, Open succeeds, and
-// Acquire waits for the service. No error shows a password.
+// permissions, ErrConfig for a server that cannot keep locks. If the service is down, or nothing answers at a wrong
+// host or port, Open succeeds and warns the Logger, and Acquire waits for the service. A program that shall fail then
+// adds down=refuse to a URL of Redis, or calls TryAcquire once, which returns ErrUnavailable. No error shows a
+// password.
 func Open(ctx context.Context, url string, opts *Options) (*Client, error) {
 	if opts == nil {
 		opts = &Options{}

@@ -1,7 +1,9 @@
 package postgres_test
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"net/url"
 	"strings"
 	"sync"
@@ -362,4 +364,22 @@ func TestDatabaseSQLSharesThePool(t *testing.T) {
 	r.NoError(d.Release(r.WaitContext(), g, 0))
 	_, err = postgres.New(t.Context(), nil, nil)
 	r.checkError(err, driver.ErrInvalid, "pgxpool.New", "stdlib.OpenDBFromPool")
+}
+
+func TestOpenWarnsOfUnreachableDatabase(t *testing.T) {
+	t.Parallel()
+	for _, allowed := range []bool{true, false} {
+		var log bytes.Buffer
+		opts := &driver.OpenOptions{Logger: slog.New(slog.NewTextHandler(&log, nil)), AllowDown: allowed}
+		d, err := driver.Open(t.Context(), "postgres://me:hunter2@127.0.0.1:1/x", opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Close()
+		warned := strings.Contains(log.String(), `level=WARN msg="the service cannot be used now; calls wait for it" service=postgres cause=`) &&
+			strings.Contains(log.String(), "127.0.0.1")
+		if warned != allowed || strings.Contains(log.String(), "hunter") {
+			t.Errorf("AllowDown %v: the log has %q", allowed, log.String())
+		}
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
 
@@ -19,12 +20,27 @@ func OpenChecked[D io.Closer](ctx context.Context, service string, d D, err erro
 		ctx, cancel := context.WithTimeout(ctx, pace.OpenTime())
 		defer cancel()
 		if err = look(ctx); !isMistake(err) {
+			if log, ok := ctx.Value(warnings{}).(*slog.Logger); ok && err != nil {
+				log.Warn("the service cannot be used now; calls wait for it", "service", service, "cause", err)
+			}
 			return d, nil
 		}
 		d.Close()
 	}
 	var none D
 	return none, fmt.Errorf("%s: %w", service, err)
+}
+
+// warnings is the key under which a context has the logger for the warning of OpenChecked.
+type warnings struct{}
+
+// WithWarnings returns a context that makes OpenChecked warn the logger of opts of a service that is down, if the
+// caller accepts such a service. Otherwise the first call returns the error, without a warning.
+func WithWarnings(ctx context.Context, opts *driver.OpenOptions) context.Context {
+	if !opts.AllowDown {
+		return ctx
+	}
+	return context.WithValue(ctx, warnings{}, driver.LoggerOrDefault(opts.Logger))
 }
 
 // isMistake reports whether somebody has to change the configuration: err is an error that lasts, or all
