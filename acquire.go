@@ -99,7 +99,11 @@ func (c *Client) acquireHold(ctx context.Context, key string, k kind, opts *Acqu
 		a.Wait, cancel = context.WithTimeout(ctx, o.Wait)
 		defer cancel()
 	}
-	return c.obtainHold(ctx, a, k)
+	h, err := c.obtainHold(ctx, a, k)
+	if errors.Is(err, ErrUnavailable) && a.Wait.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("waited %v: %w", o.Wait, err)
+	}
+	return h, err
 }
 
 // nestHold returns another hold of the live lease on key that outer belongs to. It returns an error if the

@@ -77,12 +77,19 @@ type Error struct {
 	Err error
 }
 
-// Error returns the operation, the key and the cause.
+// maxShownKey bounds the bytes that an error shows of a key that is too long for a lock.
+const maxShownKey = 64
+
+// Error returns the operation, the key and the cause. A key that is too long for a lock is cut.
 func (e *Error) Error() string {
 	if e.Key == "" {
 		return "holdfast: " + e.Op + ": " + e.Err.Error()
 	}
-	return "holdfast: " + e.Op + " " + strconv.Quote(e.Key) + ": " + e.Err.Error()
+	key := e.Key
+	if len(key) > maxKey {
+		key = key[:maxShownKey] + "…"
+	}
+	return "holdfast: " + e.Op + " " + strconv.Quote(key) + ": " + e.Err.Error()
 }
 
 // Unwrap returns the cause.

@@ -76,7 +76,7 @@ func (l *Lease) Check(ctx context.Context) error {
 // Errors: ErrLost, ErrUnavailable, ctx.Err() with ErrUnavailable; ErrInvalid for a TTL that is out of bounds
 // or leaves no time for Margin and RenewEvery; ErrUnsupported if the driver cannot change a TTL.
 func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
-	err := l.client.checkTTL(ttl, ttl)
+	err := l.client.checkTTL("TTL", ttl)
 	if err == nil {
 		err = l.hold.Extend(ctx, ttl)
 	}

@@ -42,8 +42,8 @@ func TestWaitEndAndCancelReturnDifferentErrors(t *testing.T) {
 		begin := time.Now()
 		_, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: 3 * time.Second})
 		wantErr(t, err, holdfast.ErrUnavailable)
-		if waited := time.Since(begin); waited != 3*time.Second {
-			t.Errorf("waited %v for nodes that are down", waited)
+		if waited := time.Since(begin); waited != 3*time.Second || !strings.Contains(fmt.Sprint(err), `acquire "k": waited 3s: `) {
+			t.Errorf("waited %v for nodes that are down: %v", waited, err)
 		}
 		_, err = b.client.TryAcquire(t.Context(), "k", nil)
 		wantErr(t, err, holdfast.ErrUnavailable)

@@ -114,9 +114,13 @@ func (c *Client) checkOptions(key string, k kind, opts *AcquireOptions) (o Acqui
 			o.TTL = min(o.TTL, c.limits.MaxTTL)
 		}
 	}
-	if min(o.Wait, o.MaxHold, o.MinHold, o.Margin, o.RenewEvery) < 0 {
-		return o, invalidError(
-			"Wait %v, MaxHold %v, MinHold %v, Margin %v, RenewEvery %v: none may be negative", o.Wait, o.MaxHold, o.MinHold, o.Margin, o.RenewEvery)
+	for _, option := range []struct {
+		name  string
+		value time.Duration
+	}{{"Wait", o.Wait}, {"MaxHold", o.MaxHold}, {"MinHold", o.MinHold}, {"Margin", o.Margin}, {"RenewEvery", o.RenewEvery}} {
+		if option.value < 0 {
+			return o, invalidError("%s %v is negative; give a positive duration, or 0 for the default", option.name, option.value)
+		}
 	}
 	switch {
 	case o.MaxWaiters < 0:
@@ -137,7 +141,7 @@ func (c *Client) checkOptions(key string, k kind, opts *AcquireOptions) (o Acqui
 		}
 		key, longest = holder.Place{Of: key, Number: k.Places() - 1}.Key(), maxSlotNote
 	}
-	if err := cmp.Or(checkKey(key), checkNote(o.Note, longest), c.checkTTL(max(o.TTL, o.MinHold), o.TTL)); err != nil {
+	if err := cmp.Or(checkKey(key), checkNote(o.Note, longest), c.checkTTL("TTL", o.TTL), c.checkTTL("MinHold", max(o.TTL, o.MinHold))); err != nil {
 		return o, err
 	}
 	call := o.forKeeper()
@@ -152,18 +156,20 @@ func (o *AcquireOptions) forKeeper() holder.Options {
 	}
 }
 
-func (c *Client) checkTTL(most, least time.Duration) error {
+// checkTTL rejects a TTL, or the MinHold that extends it, which the service or the client does not allow. option
+// is the name of the option.
+func (c *Client) checkTTL(option string, d time.Duration) error {
 	switch floor := max(holder.MinTTL, c.limits.MinTTL); {
-	case least < floor:
-		return invalidError("TTL %v is too short; give at least %v", least, floor)
-	case most > maxTTL:
-		return invalidError("a TTL or shortest hold of %v is too long; give at most %v, and let the lease be renewed", most, maxTTL)
-	case c.limits.MaxTTL != 0 && most > c.limits.MaxTTL:
+	case d < floor:
+		return invalidError("%s %v is too short; give at least %v", option, d, floor)
+	case d > maxTTL:
+		return invalidError("%s %v is too long; give at most %v, and let the lease be renewed", option, d, maxTTL)
+	case c.limits.MaxTTL != 0 && d > c.limits.MaxTTL:
 		way := c.limits.MaxTTLHint
 		if way != "" {
 			way = " (" + way + ")"
 		}
-		return invalidError("a TTL or shortest hold of %v is too long; this service takes up to %v%s", most, c.limits.MaxTTL, way)
+		return invalidError("%s %v is too long; this service takes up to %v%s", option, d, c.limits.MaxTTL, way)
 	}
 	return nil
 }

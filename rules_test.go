@@ -3,6 +3,8 @@ package holdfast_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -268,5 +270,34 @@ func TestLeaseWonUnderNewIDIsRenewed(t *testing.T) {
 		<-held.Context().Done()
 		b.startNodes()
 		wg.Wait()
+	})
+}
+
+func TestErrorNamesRejectedOption(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		for _, tt := range []struct {
+			key  string
+			opts holdfast.AcquireOptions
+			want string
+		}{
+			{"k", holdfast.AcquireOptions{Wait: -1}, "Wait -1ns is negative"},
+			{"k", holdfast.AcquireOptions{RenewEvery: -time.Second}, "RenewEvery -1s is negative"},
+			{"k", holdfast.AcquireOptions{TTL: 1000 * time.Hour}, "TTL 1000h0m0s is too long"},
+			{"k", holdfast.AcquireOptions{MinHold: 1000 * time.Hour}, "MinHold 1000h0m0s is too long"},
+			{"k", holdfast.AcquireOptions{TTL: time.Second, Margin: 2 * time.Second}, "Margin 2s leaves no time to renew a TTL of 1s"},
+			{"k", holdfast.AcquireOptions{TTL: time.Second, RenewEvery: 2 * time.Second}, "RenewEvery 2s leaves no time to renew a TTL of 1s"},
+			{
+				"k",
+				holdfast.AcquireOptions{TTL: time.Second, Margin: time.Second / 2, RenewEvery: time.Second},
+				"Margin 500ms and RenewEvery 1s leave no time to renew a TTL of 1s",
+			},
+			{strings.Repeat("k", 600), holdfast.AcquireOptions{}, "kkk…\": invalid argument: the key has 600 bytes"},
+		} {
+			_, err := b.client.TryAcquire(t.Context(), tt.key, &tt.opts)
+			wantErr(t, err, holdfast.ErrInvalid)
+			if text := fmt.Sprint(err); !strings.Contains(text, tt.want) || len(text) > 300 {
+				t.Errorf("%+v: %q, want %q", tt.opts, text, tt.want)
+			}
+		}
 	})
 }

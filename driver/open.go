@@ -111,14 +111,41 @@ func openerFor(scheme string) (OpenFunc, error) {
 	}
 	base, _, _ := strings.Cut(lower, "+")
 	for _, p := range enginePackages {
-		if slices.Contains(p.schemes, base) {
-			return nil, fmt.Errorf("%w: no package for %s:// is imported; add import _ \"github.com/holdfast-go/holdfast/%s\"", ErrInvalid, base, p.path)
+		if near := nearestScheme(base, p.schemes); near != "" {
+			return nil, fmt.Errorf("%w: no package for %s:// is imported; add import _ \"github.com/holdfast-go/holdfast/%s\"", ErrInvalid, near, p.path)
 		}
 	}
 	if len(registry) == 0 {
 		return nil, fmt.Errorf("%w: no engine is imported; for Redis add import _ \"github.com/holdfast-go/holdfast/redis\"", ErrInvalid)
 	}
-	return nil, fmt.Errorf("%w: the URL does not begin with %s", ErrInvalid, commonSchemes())
+	return nil, fmt.Errorf("%w: the URL does not begin with %s%s", ErrInvalid, commonSchemes(), missingSchemes())
+}
+
+// nearestScheme returns the scheme that equals base or begins with its first four letters; "" if there is none.
+func nearestScheme(base string, schemes []string) string {
+	if slices.Contains(schemes, base) {
+		return base
+	}
+	for _, scheme := range schemes {
+		if len(base) > 4 && strings.HasPrefix(scheme, base[:4]) { // postgers
+			return scheme
+		}
+	}
+	return ""
+}
+
+// missingSchemes returns the schemes that need a further import, with its path. The caller holds registryMu.
+func missingSchemes() string {
+	var texts []string
+	for _, p := range enginePackages {
+		if registry[p.schemes[0]] == nil {
+			texts = append(texts, fmt.Sprintf("%s:// needs %s", strings.Join(p.schemes, ":// "), p.path))
+		}
+	}
+	if len(texts) == 0 {
+		return ""
+	}
+	return "; not imported from github.com/holdfast-go/holdfast/: " + strings.Join(texts, ", ")
 }
 
 // commonSchemes returns the registered schemes without their variants, and an example. The caller holds
@@ -136,7 +163,7 @@ func commonSchemes() string {
 	usual = slices.DeleteFunc(usual, func(scheme string) bool { return registry[scheme] == nil })
 	text := strings.Join(usual, "://, ") + "://"
 	if registry["redis"] != nil {
-		text += "; an example: redis://localhost:6379"
+		text += " (for Redis also redis+sentinel://, redis+cluster://, redis+replicas://); an example: redis://localhost:6379"
 	}
 	return text
 }

@@ -82,11 +82,11 @@ func Campaign(ctx context.Context, client *holdfast.Client, name, value string, 
 	}
 	switch {
 	case len(value) > MaxValueBytes:
-		return nil, fmt.Errorf("%w: election: the value has %d bytes; give at most %d", holdfast.ErrInvalid, len(value), MaxValueBytes)
+		return nil, invalidCampaign(name, "the value has %d bytes; give at most %d", len(value), MaxValueBytes)
 	case strings.TrimSpace(value) != value:
-		return nil, fmt.Errorf("%w: election: the value %q begins or ends with a blank; trim it", holdfast.ErrInvalid, value)
+		return nil, invalidCampaign(name, "the value %q begins or ends with a blank; trim it", value)
 	case o.Note != "" || o.Reentrant || o.NoRenew || o.Adoptable:
-		return nil, fmt.Errorf("%w: election: Note, Reentrant, NoRenew and Adoptable are not for a campaign; give a value in place of the Note", holdfast.ErrInvalid)
+		return nil, invalidCampaign(name, "Note, Reentrant, NoRenew and Adoptable are not for a campaign; give a value in place of the Note")
 	}
 	o.Note, o.Fenced = noteFor(value), true
 	// A lease that can be adopted is never handed over inside the process, which would begin a term that the
@@ -102,6 +102,12 @@ func Campaign(ctx context.Context, client *holdfast.Client, name, value string, 
 		return nil, err
 	}
 	return &Leadership{lease, value}, nil
+}
+
+// invalidCampaign returns the error for arguments of Campaign that cannot work.
+func invalidCampaign(name, format string, args ...any) error {
+	err := fmt.Errorf("%w: %s", holdfast.ErrInvalid, fmt.Sprintf(format, args...))
+	return &holdfast.Error{Op: "campaign", Key: name, Err: err}
 }
 
 // Term returns the number of the term, greater than the term of each earlier leader. It is the fencing token

@@ -65,7 +65,7 @@ const socketScheme = "unix"
 // grammar has the schemes and parameters of the URLs of this package.
 var grammar = driverkit.Grammar{
 	Schemes: schemes(),
-	Usual:   []string{"redis", "rediss", socketScheme, "redlock", "redis" + clusterSuffix, "redis" + sentinelSuffix, "redis" + replicasSuffix},
+	Usual:   []string{"redis", "rediss", "valkey", "valkeys", socketScheme, "redlock", "redis" + clusterSuffix, "redis" + sentinelSuffix, "redis" + replicasSuffix},
 	Parameters: []string{
 		"prefix", "bare", "format", "maxttl", "timeout", "quarantine", "eviction", "down", "db", "name",
 		"username", "password", "passwordfile", "sentinel_username", "sentinel_password",
@@ -265,7 +265,9 @@ func (o *Options) applyURL(u *driverkit.URL) (err error) {
 		case "prefix":
 			o.Prefix = v
 		case "bare":
-			o.BareKeys, err = strconv.ParseBool(v)
+			if o.BareKeys, err = strconv.ParseBool(v); err != nil {
+				err = fmt.Errorf("%q is neither true nor false", v)
+			}
 		case "format":
 			o.Format = Format(v)
 		case "maxttl":

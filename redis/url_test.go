@@ -101,6 +101,8 @@ func TestEachFormOfURLIsParsed(t *testing.T) {
 		"redis://h?pool_size=9":                 {mend: "not known"},
 		"redis://h?maxtll=9s":                   {mend: "the nearest that is known is maxttl"},
 		"redis://h?Prefix=p":                    {mend: "the nearest that is known is prefix"},
+		"redis://h?bare=yes":                    {mend: `parameter bare: "yes" is neither true nor false`},
+		"valky://h":                             {mend: "the nearest is valkey://, an example: valkey://localhost:6379"},
 		"redis://h/1?db=1":                      {mend: "leave out one of them"},
 		"redis://:p@h?password=q":               {mend: "more than one password"},
 		"redis://h?password=q&passwordfile=/":   {mend: "more than one password"},

@@ -2,6 +2,7 @@ package driverkit
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
@@ -54,6 +55,12 @@ type URL struct {
 // tlsParameters are the parameters that all engines take.
 var tlsParameters = []string{"tls", "ca", "cert", "key", "servername"}
 
+// leaseParameters are options of a lease that callers try in the URL, and where to give them.
+var leaseParameters = map[string]string{
+	"ttl":  "give AcquireOptions.TTL, or holdfast run --ttl",
+	"wait": "give AcquireOptions.Wait, or holdfast run --wait",
+}
+
 func invalidError(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{driver.ErrInvalid}, args...)...)
 }
@@ -82,11 +89,11 @@ func (g Grammar) Parse(text string) (*URL, error) {
 
 // noScheme returns the error for a URL with a wrong beginning.
 func (g Grammar) noScheme(scheme string, ok bool) error {
-	example := g.Usual[0]
-	if near := NearestWord(strings.ToLower(scheme), g.Usual); ok && near != "" {
-		example = near
+	usual := strings.Join(g.Usual, "://, ")
+	if near := NearestWord(strings.ToLower(scheme), slices.Sorted(maps.Keys(g.Schemes))); ok && near != "" {
+		return invalidError("the URL does not begin with %s://; the nearest is %s://, an example: %s", usual, near, g.Schemes[near].Example)
 	}
-	return invalidError("the URL does not begin with %s://; an example: %s", strings.Join(g.Usual, "://, "), g.Schemes[example].Example)
+	return invalidError("the URL does not begin with %s://; an example: %s", usual, g.Schemes[g.Usual[0]].Example)
 }
 
 // readHosts parses the text before the ?.
@@ -193,6 +200,8 @@ func (g Grammar) readParameters(u *URL, query string) error {
 			u.Parameters[name] = value
 		case g.Instead[name] != "":
 			return invalidError("parameter %s is not known here; %s", name, g.Instead[name])
+		case leaseParameters[name] != "":
+			return invalidError("parameter %s is not of the service but of each lease; %s", name, leaseParameters[name])
 		default: // the error does not show the name, which may be part of a password
 			near := NearestWord(name, known)
 			if near != "" {

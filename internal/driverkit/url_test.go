@@ -43,7 +43,9 @@ func TestURLParametersAreReadOrRejected(t *testing.T) {
 	}
 	for text, mend := range map[string]string{
 		"":                            "begin with ab://, one://; an example: ab://h:1/path",
-		"on://h":                      "an example: one://h:1",
+		"on://h":                      "the nearest is one://, an example: one://h:1",
+		"ONE://h":                     "the nearest is one://, an example: one://h:1",
+		"ab://h?ttl=h1dden":           "parameter ttl is not of the service but of each lease; give AcquireOptions.TTL",
 		"ab://":                       "host 1 of 1 is missing",
 		"ab://h,,i":                   "host 2 of 3 is missing",
 		"ab://h:x":                    "host 1 of 1 is not host:port",

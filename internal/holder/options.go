@@ -53,8 +53,14 @@ func (o *Options) CheckRenewal(ttl time.Duration, limits driver.Limits) error {
 	renewal := pace.Drift(ttl) + pace.RequestShare(ttl, service) // the drift of clocks, and the time for an answer
 	every := o.renewEvery(ttl)
 	if room := ttl - renewal - every; o.Margin > room {
-		return invalidError("a margin of %v and a renewal every %v leave no time to renew a TTL of %v, which takes up to %v; raise the TTL, or lower one of them",
-			o.Margin, every, ttl, renewal)
+		given := fmt.Sprintf("Margin %v leaves", o.Margin)
+		switch {
+		case o.Margin == 0:
+			given = fmt.Sprintf("RenewEvery %v leaves", o.RenewEvery)
+		case o.RenewEvery > 0:
+			given = fmt.Sprintf("Margin %v and RenewEvery %v leave", o.Margin, o.RenewEvery)
+		}
+		return invalidError("%s no time to renew a TTL of %v: a renewal may take %v; raise TTL, or lower Margin or RenewEvery", given, ttl, renewal)
 	}
 	return nil
 }
