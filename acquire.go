@@ -164,8 +164,11 @@ func (c *Client) explainEnd(caller context.Context, a *holder.Call, err error) e
 		last = &outdatedObstacle{last, time.Since(end)}
 		err = driverkit.WithObstacle(context.DeadlineExceeded, last)
 	}
-	if caller.Err() == nil { // Wait ended the call, not the caller's context
+	switch {
+	case caller.Err() == nil: // Wait ended the call, not the caller's context
 		return cmp.Or(last, c.waitTooShortError())
+	case last == nil:
+		return fmt.Errorf("%w before an answer came%s", err, c.nodeNames())
 	}
 	return err
 }
@@ -173,15 +176,19 @@ func (c *Client) explainEnd(caller context.Context, a *holder.Call, err error) e
 // waitTooShortError returns the error for a Wait that ended before any answer. It names the nodes that were asked:
 // either Wait is too short or these nodes are slow.
 func (c *Client) waitTooShortError() error {
-	text := "the wait ended before an answer came"
+	return &UnavailableError{Err: fmt.Errorf("the wait ended before an answer came%s", c.nodeNames())}
+}
+
+// nodeNames returns the names of the nodes as the end of a sentence; "" if the driver has no nodes.
+func (c *Client) nodeNames() string {
 	var names []string
 	for _, n := range c.Nodes() {
 		names = append(names, n.Node)
 	}
-	if len(names) > 0 {
-		text += " of " + strings.Join(names, ", ")
+	if len(names) == 0 {
+		return ""
 	}
-	return &UnavailableError{Err: errors.New(text)}
+	return " of " + strings.Join(names, ", ")
 }
 
 // outdatedObstacle is an obstacle that the client met before this process stood still. It matches the same sentinel
