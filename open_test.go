@@ -41,3 +41,11 @@ func TestOpenSucceedsWhileServiceIsDown(t *testing.T) {
 		client.Close()
 	}
 }
+
+func TestOpenFailsIfURLRefusesOutage(t *testing.T) {
+	t.Parallel()
+	client, err := holdfast.Open(t.Context(), "redis://127.0.0.1:1?down=refuse", nil)
+	if !errors.Is(err, holdfast.ErrUnavailable) || client != nil {
+		t.Errorf("Open of a server that is down: %v, want ErrUnavailable", err)
+	}
+}
