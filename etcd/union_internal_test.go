@@ -8,12 +8,14 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-go/holdfast/internal/pace"
+	gates "github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
 )
 
 // The answer of another cluster's member that it does not know a lease must not count, though the answer names
 // no cluster.
 func TestForeignMemberCostsNoLease(t *testing.T) {
+	gates.NeedsServer(t)
 	t.Parallel()
 	other, err := etcdproc.Start(t.Context(), 1)
 	if err != nil {
