@@ -151,8 +151,8 @@ func checkEscapes(dsn string) error {
 	case strings.Count(authority, "@") > 1:
 		return fmt.Errorf("%w: user and password stand once, before the first host; in a password write @ as %%40", driver.ErrInvalid)
 	case strings.Contains(after, "@"):
-		return fmt.Errorf("%w: an @ comes after the first /, ? or # of the URL; in a user or password write / as %%2F, ? as %%3F and # as %%23, elsewhere @ as %%40",
-			driver.ErrInvalid)
+		return fmt.Errorf("%w: an @ comes after the first /, ? or # of the URL; write postgres://user:password@host:5432/database, in user and password with "+
+			"/ as %%2F, ? as %%3F and # as %%23, elsewhere with @ as %%40", driver.ErrInvalid)
 	case strings.Contains(after, "#"):
 		return fmt.Errorf("%w: the URL has a #; in a password and elsewhere write # as %%23", driver.ErrInvalid)
 	}

@@ -129,11 +129,11 @@ func TestUnescapedPasswordIsRejected(t *testing.T) {
 		"postgres://u:hun@hunter2@127.0.0.1:1/x":                      "write @ as %40",
 		"postgresql://u:hun@hunter2@127.0.0.1:1/x":                    "write @ as %40",
 		"postgres://u:p@127.0.0.1:1,v:hunter2@127.0.0.1:1/x":          "write @ as %40",
-		"postgres://127.0.0.1:1/hunter2@127.0.0.1:1/x":                "write / as %2F",
+		"postgres://127.0.0.1:1/hunter2@127.0.0.1:1/x":                "/ as %2F",
 		"postgres://127.0.0.1:1?hunter2@127.0.0.1:1/x":                "? as %3F",
 		"postgres://127.0.0.1:1#hunter2@127.0.0.1:1/x":                "# as %23",
 		"postgres://127.0.0.1:1/x?password=a#hunter2":                 "write # as %23",
-		"postgres://127.0.0.1:1/x?host=hunter2@127.0.0.1":             "elsewhere @ as %40",
+		"postgres://127.0.0.1:1/x?host=hunter2@127.0.0.1":             "elsewhere with @ as %40",
 		"host=hunter2@127.0.0.1 port=1":                               "write @ as %40",
 		"postgres://127.0.0.1:1/x?host=127.0.0.1,hunter2%40127.0.0.1": "write @ as %40",
 	} {

@@ -181,10 +181,10 @@ func isDirect(ctx context.Context, conn *pgx.Conn) (bool, error) {
 func (s schema) checkVersion(in state) error {
 	switch v := in.version; {
 	case v < version:
-		return fmt.Errorf("%w: the tables in schema %s have version %d, and version %d is needed; call Driver.Migrate, or holdfast migrate",
+		return fmt.Errorf("%w: the tables in schema %s have version %d, and version %d is needed; run holdfast migrate, or call Migrate in a program",
 			errVersion, s.name, v, version)
 	case v == version && len(in.missing) > 0:
-		return fmt.Errorf("%w: schema %s lacks %s, which somebody has dropped; call Driver.Migrate, or holdfast migrate",
+		return fmt.Errorf("%w: schema %s lacks %s, which somebody has dropped; run holdfast migrate, or call Migrate in a program",
 			errVersion, s.name, strings.Join(in.missing, ", "))
 	case v > version:
 		return fmt.Errorf("%w: the tables in schema %s have version %d, and this program knows version %d; update the program", errVersion, s.name, v, version)

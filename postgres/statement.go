@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -281,6 +282,10 @@ func errorCode(err error) string {
 // explainError returns err with its cause and its fix.
 func (d *Driver) explainError(ctx context.Context, err error, doubt bool) *failure {
 	f := &failure{err: err, doubt: doubt}
+	if refused, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		err = connectError{err, refused}
+		f.err = err
+	}
 	lasts := func(format string, args ...any) { f.err = driverkit.PermanentError{Err: fmt.Errorf(format, args...)} }
 	switch errorCode(err) {
 	case wrongPassword, wrongUser:
@@ -299,7 +304,7 @@ func (d *Driver) explainError(ctx context.Context, err error, doubt bool) *failu
 		}
 		fallthrough
 	case noSchema:
-		lasts("schema %s has no tables for locks, or not all of them: %w; make them with Driver.Migrate, or holdfast migrate", d.schema.name, err)
+		lasts("schema %s has no tables for locks, or not all of them: %w; run holdfast migrate, or call Migrate in a program", d.schema.name, err)
 	case noRights:
 		lasts("%w: %w; grant USAGE on schema %s, and SELECT, INSERT, UPDATE, DELETE on its tables", driver.ErrAuth, err, d.schema.name)
 	case readOnly:
@@ -311,9 +316,8 @@ func (d *Driver) explainError(ctx context.Context, err error, doubt bool) *failu
 			lasts(unsupportedText, err)
 		} else if errors.Is(err, errVersion) {
 			f.err = driverkit.PermanentError{Err: err}
-		} else if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-			f.err = multilineError{err}
-			if mend := connectFix(err); mend != "" {
+		} else if refused, ok := errors.AsType[connectError](err); ok {
+			if mend := connectFix(refused); mend != "" {
 				f.err = fmt.Errorf("%w; %s", f.err, mend)
 			}
 		}
@@ -333,7 +337,7 @@ func connectFix(err error) string {
 	switch {
 	case errorCode(err) == tooMany:
 		return tooManyFix
-	case strings.Contains(err.Error(), "server refused TLS connection"):
+	case strings.Contains(err.Error(), withoutTLS):
 		return "turn on ssl on the server, or choose another sslmode"
 	}
 	return ofTLS.TLSFix(err.Error())
@@ -342,13 +346,52 @@ func connectFix(err error) string {
 // tooManyFix is the fix for a server without free connections.
 const tooManyFix = "raise max_connections, or bound the pools of the programs (pool_max_conns)"
 
-// multilineError is a connect error whose text puts each attempt on a line: pgx tries each address with TLS and
-// without.
-type multilineError struct{ error }
-
-func (a multilineError) Error() string {
-	head, rest, _ := strings.Cut(a.error.Error(), "\n\t")
-	return strings.TrimSpace(head + " " + strings.Join(slices.CompactFunc(strings.Split(rest, "\n\t"), strings.Contains), ", "))
+// connectError is a connect error with a text of one line. pgx tries each address with TLS and without, and puts
+// each attempt on a line that names the address up to three times.
+type connectError struct {
+	error
+	refused *pgconn.ConnectError
 }
 
-func (a multilineError) Unwrap() error { return a.error }
+func (c connectError) Unwrap() error { return c.error }
+
+// connectAttempt matches the line of one attempt: the address, the host, the address again if it could not be
+// dialed, and the reason.
+var connectAttempt = regexp.MustCompile(`^(.+?) \((.+?)\): (?:dial error: dial \w+ (.+?): )?(.*)$`)
+
+// withoutTLS is the reason of an attempt with TLS on a server without it.
+const withoutTLS = "tls error: server refused TLS connection"
+
+func (c connectError) Error() string {
+	head, details, _ := strings.Cut(c.refused.Error(), "`:")
+	return strings.Replace(c.error.Error(), c.refused.Error(), head+"`: "+strings.Join(attemptTexts(details), ", "), 1)
+}
+
+// attemptTexts returns why the attempts failed. They name each address once, and none if there is only one: the node's
+// name precedes the error. They name a server's lack of TLS only if no attempt without TLS followed.
+func attemptTexts(details string) (texts []string) {
+	var addresses, reasons []string
+	for line := range strings.SplitSeq(details, "\n") {
+		line = strings.TrimSpace(line)
+		address := ""
+		if m := connectAttempt.FindStringSubmatch(line); m != nil && (m[3] == "" || m[3] == m[1]) {
+			address, line = m[1], m[4]
+		}
+		if line != "" {
+			addresses, reasons = append(addresses, address), append(reasons, line)
+		}
+	}
+	one := len(slices.Compact(slices.Clone(addresses))) == 1
+	for i, reason := range reasons {
+		if reason == withoutTLS && slices.Contains(addresses[i+1:], addresses[i]) {
+			continue
+		}
+		if !one && addresses[i] != "" {
+			reason = addresses[i] + ": " + reason
+		}
+		if !slices.Contains(texts, reason) {
+			texts = append(texts, reason)
+		}
+	}
+	return texts
+}
