@@ -84,12 +84,12 @@ func (n *Findings) CheckRoundTrip(limit time.Duration, ask func() error) error {
 	verdict := driver.VerdictWarning
 	switch {
 	case took < limit/4:
-		n.OK("round-trip", "%v; a request may take %v", took.Round(10*time.Microsecond), limit)
+		n.OK("round-trip", "%v; a request may take %v", took.Round(10*time.Microsecond), limit.Round(time.Millisecond))
 		return nil
 	case took >= limit:
 		verdict = driver.VerdictFault
 	}
-	n.Add("round-trip", verdict, fmt.Sprintf("a round trip takes %v, and requests of these leases are given up after %v", took.Round(10*time.Microsecond), limit),
+	n.Add("round-trip", verdict, fmt.Sprintf("a round trip takes %v, and requests of these leases are given up after %v", took.Round(10*time.Microsecond), limit.Round(time.Millisecond)),
 		"use a longer TTL, or servers that are nearer or less busy")
 	return nil
 }

@@ -39,6 +39,15 @@ func TestRoundTripIsComparedWithRequestTime(t *testing.T) {
 	}
 }
 
+func TestRequestTimeIsShownInMilliseconds(t *testing.T) {
+	t.Parallel()
+	var n Findings
+	err := n.CheckRoundTrip(5*time.Second/3, func() error { return nil })
+	if err != nil || len(n.Found) != 1 || !strings.HasSuffix(n.Found[0].Text, "a request may take 1.667s") {
+		t.Errorf("%+v, %v", n.Found, err)
+	}
+}
+
 func TestColdServerIsMeasuredAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
