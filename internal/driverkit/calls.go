@@ -163,7 +163,10 @@ func (c *Calls) FinishRelease(ctx context.Context, s *States, l *Lane, fn func(b
 				continue
 			}
 		}
-		err := s.Unavailable(errors.New("the release is not confirmed yet"))
+		err := error(s.Unavailable(errors.New("the release is not confirmed yet")))
+		if down := s.downError(); down != nil {
+			err = fmt.Errorf("the release is not confirmed yet: %w", down)
+		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
