@@ -30,6 +30,8 @@ const schemaParameter = "holdfast_schema"
 //
 // Further parameters are the parameters of pgxpool, such as pool_max_conns, settings of the server, which
 // rejects unknown ones, and holdfast_schema, which goes before Options.Schema.
+//
+// Write @ as %40, / as %2F, ? as %3F and # as %23 in user and password, and @ and # so everywhere else.
 func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 	pool, o, err := openPool(url, opts)
 	if err != nil {
