@@ -102,7 +102,7 @@ func (d *Driver) explainError(ctx context.Context, err error) error {
 	case foreign:
 		return lasts("%w: %w; correct the name of the database, or grant SELECT, INSERT, UPDATE, DELETE on its tables %s*", driver.ErrAuth, err, d.prefix)
 	case lacks:
-		return lasts("there are no tables %s* for locks, or not all of them: %w; make them with Driver.Migrate, or holdfast migrate", d.prefix, err)
+		return lasts("there are no tables %s* for locks, or not all of them: %w; run holdfast migrate, or call Migrate in a program", d.prefix, err)
 	case nameless:
 		return lasts("%w; create it, or name another", err)
 	case misset:

@@ -22,7 +22,7 @@ func (d *Driver) checkVersion(ctx context.Context, q querier) error {
 	case err != nil:
 		return err
 	case v == nil || *v < version:
-		return fmt.Errorf("%w: version %d of the tables %s* is needed; call Driver.Migrate, or holdfast migrate", errVersion, version, d.prefix)
+		return fmt.Errorf("%w: version %d of the tables %s* is needed; run holdfast migrate, or call Migrate in a program", errVersion, version, d.prefix)
 	case *v > version:
 		return fmt.Errorf("%w: the tables %s* have version %d, and this program knows version %d; update the program", errVersion, d.prefix, *v, version)
 	}
@@ -53,7 +53,7 @@ func (d *Driver) Migrate(ctx context.Context) error {
 	default:
 		err = d.explainError(ctx, err)
 	}
-	return fmt.Errorf("sqllock: migrate: %w", d.unavailableError(err))
+	return fmt.Errorf("%s: migrate: %w", strings.ToLower(d.name), d.unavailableError(err))
 }
 
 func (d *Driver) migrate(ctx context.Context) error {

@@ -112,6 +112,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -222,7 +223,7 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 	if opts.NoCheck {
 		return d, nil
 	}
-	return driverkit.OpenChecked(ctx, "sqllock", d, nil, func(ctx context.Context) error {
+	return driverkit.OpenChecked(ctx, strings.ToLower(d.name), d, nil, func(ctx context.Context) error {
 		err := d.pingDatabase(ctx, db)
 		if err != nil || dialect != MySQL { // many servers speak the MySQL protocol
 			return err
