@@ -39,7 +39,7 @@ func AddAdvice(err error, secure bool) error {
 		return Advise(err, "it has closed the connection there, as a proxy does that does not know HELLO, or whose server is down: "+
 			"give the address of Redis 6 or newer, or Valkey, itself")
 	case !secure && reset:
-		return Advise(err, "if it speaks TLS on this port, use rediss:// or tls=true")
+		return Advise(err, "start it if it is down; only if it speaks TLS on this port, use rediss:// or tls=true")
 	case errors.Is(err, resp.ErrFormat):
 		return Advise(err, "this may be the port of another program")
 	case errors.Is(err, driver.ErrConfig), errors.Is(err, driver.ErrAuth):
