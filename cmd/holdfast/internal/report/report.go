@@ -119,7 +119,19 @@ func (p *Place) checkReplaceable() error {
 
 // createDraft creates a file in the folder of p.path, with mode 0600 less the umask.
 func (p *Place) createDraft() (*os.File, error) {
-	return os.CreateTemp(filepath.Dir(p.path), "."+filepath.Base(p.path)+".*")
+	draft, err := os.CreateTemp(filepath.Dir(p.path), "."+filepath.Base(p.path)+".*")
+	return draft, p.namePath(err)
+}
+
+// namePath replaces in an error the name of the draft, which nobody has chosen, by p.path.
+func (p *Place) namePath(err error) error {
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
+		return &fs.PathError{Op: at.Op, Path: p.path, Err: at.Err}
+	}
+	if at, ok := errors.AsType[*os.LinkError](err); ok {
+		return &fs.PathError{Op: "replace", Path: p.path, Err: at.Err}
+	}
+	return err
 }
 
 // Kept reports whether a written text stays until the next one replaces it. A stream gets one text after
@@ -202,7 +214,7 @@ func (p *Place) replaceFile(draft *os.File, text []byte) error {
 	if err != nil {
 		os.Remove(draft.Name())
 	}
-	return err
+	return p.namePath(err)
 }
 
 // Remove removes what was written to a file.

@@ -289,3 +289,12 @@ func TestReadFileWaitsForNoWriter(t *testing.T) {
 		t.Errorf("a long file: %v", err)
 	}
 }
+
+func TestErrorNamesFileOfUser(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "no-such-folder", "status.json")
+	_, err := File("--status-file", path)
+	if err == nil || !strings.Contains(err.Error(), "open "+path+": ") {
+		t.Errorf("File() = %v, want an error that names %s", err, path)
+	}
+}
