@@ -206,7 +206,7 @@ func checkKey(key string) error {
 	case !utf8.ValidString(key):
 		return invalidError("the key is not valid UTF-8")
 	case strings.ContainsFunc(key, unicode.IsControl):
-		return invalidError("the key has control characters")
+		return invalidError("the key has control characters, such as a line end; leave them out")
 	}
 	return checkInspectedKey(key)
 }

@@ -89,7 +89,15 @@ func (a *app) adviseWaiting(err error, knows bool) error {
 	if knows || !errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, driver.ErrAuth) || errors.Is(err, driver.ErrConfig) {
 		return err
 	}
-	return fmt.Errorf("%w; -w 10m waits for it; holdfast doctor tells what is wrong, and how to fix it", err)
+	return adviseDoctor(fmt.Errorf("%w; -w 10m waits for it", err))
+}
+
+// adviseDoctor adds to the error of a backend that is down how to find the fault, once.
+func adviseDoctor(err error) error {
+	if exitcode.Of(err) != exitcode.Unavailable || strings.Contains(err.Error(), "holdfast doctor") {
+		return err
+	}
+	return fmt.Errorf("%w; holdfast doctor tells what is wrong, and how to fix it", err)
 }
 
 // failoverSpare is the time by which TTLs must stay below the longest TTL if a server may take over: see
@@ -208,7 +216,16 @@ func (a *app) withClient(open func(context.Context) (*holdfast.Client, error), d
 
 // openReader opens the backend for a command that only reads.
 func (a *app) openReader(ctx context.Context) (*holdfast.Client, error) {
-	drv, err := a.dialWith(ctx, &driver.OpenOptions{ReadOnly: true})
+	return a.openReaderWith(ctx, false)
+}
+
+// openPatientReader is like openReader, and accepts a backend that is down.
+func (a *app) openPatientReader(ctx context.Context) (*holdfast.Client, error) {
+	return a.openReaderWith(ctx, true)
+}
+
+func (a *app) openReaderWith(ctx context.Context, patient bool) (*holdfast.Client, error) {
+	drv, err := a.dialWith(ctx, &driver.OpenOptions{ReadOnly: true, AllowDown: patient})
 	if err != nil {
 		return nil, err
 	}

@@ -75,7 +75,7 @@ func Main(args []string, stdio IO) (code exitcode.Code) {
 	a.log = lines.New(stdio.Err, "text", slog.LevelInfo)
 	root := a.rootCommand()
 	root.SetArgs(args[1:])
-	err := root.Execute()
+	cmd, err := root.ExecuteC()
 	if out.err != nil && (err == nil || exitcode.Of(err) == exitcode.Bug) { // such as help or completion
 		err = outputError(out.err)
 	}
@@ -88,8 +88,16 @@ func Main(args []string, stdio IO) (code exitcode.Code) {
 	if !a.prepared {
 		a.log = lines.New(stdio.Err, a.formatAsked(root, args[1:]), slog.LevelInfo)
 	}
-	a.log.Error(oneLine(err))
+	if !hasReadEnough(cmd, err) {
+		a.log.Error(oneLine(adviseDoctor(err)))
+	}
 	return exitcode.Of(err)
+}
+
+// hasReadEnough reports whether cmd failed because its reader has closed the pipe, as head does. The output of acquire
+// and renew names a lease, so for them it is an error to log.
+func hasReadEnough(cmd *cobra.Command, err error) bool {
+	return exitcode.Of(err) == exitcode.Output && errors.Is(err, syscall.EPIPE) && cmd.Name() != "acquire" && cmd.Name() != "renew"
 }
 
 // formatAsked returns the log format for errors that occur before the flags are read.

@@ -27,7 +27,7 @@ type consoleFlags struct {
 func (a *app) consoleCommand() *cobra.Command {
 	fl := &consoleFlags{}
 	cmd := &cobra.Command{
-		Use:   "console [PREFIX]",
+		Use:   "console [flags] [PREFIX]",
 		Short: "Show locks, waiters, votes, nodes and the doctor's findings on a web page",
 		Long: `Console serves a web page with the locks whose name begins with PREFIX, or all,
 and keeps it up to date. It runs until a signal ends it.

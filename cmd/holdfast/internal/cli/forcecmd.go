@@ -26,7 +26,7 @@ type forceFlags struct {
 func (a *app) forceCommand() *cobra.Command {
 	fl := &forceFlags{}
 	cmd := &cobra.Command{
-		Use:   "force-release NAME --token N --reason TEXT",
+		Use:   "force-release [flags] NAME --token N --reason TEXT",
 		Short: "Take a lock away from the holder that has a given token",
 		Long: `Force-release shows the holder, asks for the name of the lock, and takes it
 away if --token is still the holder's. It never takes it from a later holder.

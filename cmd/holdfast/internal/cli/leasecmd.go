@@ -165,7 +165,7 @@ func (a *app) acquireTicket(name, file string, opts *holdfast.AcquireOptions, on
 	defer place.Close()
 	ctx, stop := signalContext()
 	defer stop()
-	w := newWait(a.log, name)
+	w := newWait(a.log, name, opts.Wait)
 	parent := os.Getppid() // this process will have ended, so name its parent
 	options := a.waiterOptions(cmp.Or(proc.Name(parent), "holdfast"), w)
 	options.Holder.PID = parent
@@ -195,7 +195,7 @@ func (a *app) acquireTicket(name, file string, opts *holdfast.AcquireOptions, on
 	stopTelling()
 	if err != nil {
 		defer client.Close()
-		return waitEnded(ctx, name, a.busyError(client, err))
+		return waitEnded(ctx, name, patience.NameEnd(a.busyError(client, err)))
 	}
 	t := newTicket(lease, opts.TTL)
 	if err := a.writeTicket(t, place); err != nil {

@@ -23,7 +23,7 @@ import (
 func (a *app) showCommand() *cobra.Command {
 	var ask bool
 	cmd := &cobra.Command{
-		Use:     "show NAME",
+		Use:     "show [flags] NAME",
 		Aliases: []string{"status"},
 		Short:   "Show who holds a lock, and what each node knows about it",
 		Example: `  holdfast show nightly-report
@@ -164,7 +164,7 @@ func nodeRows(st holdfast.Status) [][]string {
 
 func (a *app) listCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "ls [PREFIX]",
+		Use:     "ls [flags] [PREFIX]",
 		Aliases: []string{"list"},
 		Short:   "List the locks that are held or waited for",
 		Example: `  holdfast ls

@@ -184,7 +184,7 @@ func (j *job) close() {
 // newRunner returns the runner of the job. If patient, it also waits for a backend that is down.
 func (j *job) newRunner(patient bool) *run.Runner {
 	a, plan := j.app, j.plan
-	w := newWait(j.log, slices.Min(plan.Names))
+	w := newWait(j.log, slices.Min(plan.Names), plan.Wait)
 	return &run.Runner{
 		Self: proc.Self{Path: a.self.Path, Name: a.self.Name, Log: a.logFormat}, Log: j.log,
 		Open: func(ctx context.Context, renewed func(holdfast.RenewedEvent)) (*holdfast.Client, error) {
@@ -213,7 +213,7 @@ func (j *job) printConclusion(res run.Result) {
 	case res.Status.ExitCode == exitcode.OK && !res.Status.Started: // skipped as requested
 		log.Info("not run: " + oneLine(res.Err))
 	default:
-		log.Error(oneLine(res.Err))
+		log.Error(oneLine(adviseDoctor(res.Err)))
 	}
 }
 
@@ -236,6 +236,9 @@ func (a *app) newPlan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Pla
 		return nil, exitcode.Usagef("--slots %d and --readers %d contradict each other; give one of them", fl.slots, fl.readers)
 	case (given("readers") || fl.shared) && (fl.readers < 2 || len(names) > 1):
 		return nil, exitcode.Usagef("--readers %d of %s: give 2 to 64, the same in each run, and one NAME", fl.readers, strings.Join(names, " "))
+	}
+	if fl.maxWaiters < 0 {
+		return nil, exitcode.Usagef("--max-waiters %d: give 1 at least, or 0 for no bound; -n does not wait at all", fl.maxWaiters)
 	}
 	path, err := findProgram(argv[0])
 	if err != nil {
@@ -348,6 +351,8 @@ func findProgram(program string) (string, error) {
 	switch {
 	case err == nil:
 		return path, nil
+	case isFolder(program):
+		return "", exitcode.With(exitcode.NotExecutable, fmt.Errorf("%s is a folder; name a program in it", program))
 	case errors.Is(err, os.ErrPermission), isFile(program):
 		return "", exitcode.With(exitcode.NotExecutable, fmt.Errorf("%s cannot be executed; chmod +x makes a program of a file", program))
 	case errors.Is(err, exec.ErrDot):
@@ -356,6 +361,12 @@ func findProgram(program string) (string, error) {
 		return "", exitcode.With(exitcode.NotFound, fmt.Errorf("there is no program %s", program))
 	}
 	return "", exitcode.With(exitcode.NotFound, fmt.Errorf("there is no program %s in PATH; install it, or give its absolute path", program))
+}
+
+// isFolder reports whether program, which was not found as a command, is the path of a folder.
+func isFolder(program string) bool {
+	info, err := os.Stat(program)
+	return err == nil && info.IsDir() && strings.Contains(program, string(filepath.Separator))
 }
 
 func isFile(path string) bool {

@@ -105,16 +105,30 @@ func (a *app) runMigrate() error {
 	defer stop()
 	drv, err := driver.Open(ctx, url, &driver.OpenOptions{NoCheck: true})
 	if err != nil {
-		return err
+		return a.nameSetting(err)
 	}
 	defer drv.Close()
 	tables, ok := drv.(migrator)
 	if _, file := drv.(*sqlite.Driver); !ok || file {
 		return exitcode.Usagef("migrate is for a postgres://, mysql:// or mariadb:// backend; others need no preparation")
 	}
+	complete := hasTables(ctx, url)
 	if err := tables.Migrate(ctx); err != nil {
 		return interruptedBy(ctx, err)
 	}
-	a.log.Info("the backend has what locks need; see holdfast doctor")
+	if complete {
+		a.log.Info("the tables for locks were complete already; see holdfast doctor")
+		return nil
+	}
+	a.log.Info("the tables for locks are made or brought up to date; see holdfast doctor")
 	return nil
+}
+
+// hasTables reports whether the database has all tables for locks.
+func hasTables(ctx context.Context, url string) bool {
+	drv, err := driver.Open(ctx, url, &driver.OpenOptions{})
+	if err == nil {
+		drv.Close()
+	}
+	return err == nil
 }

@@ -30,7 +30,7 @@ func (a *app) topCommand() *cobra.Command {
 		fl.sort.words = append(fl.sort.words, string(s))
 	}
 	cmd := &cobra.Command{
-		Use:   "top [PREFIX]",
+		Use:   "top [flags] [PREFIX]",
 		Short: "Watch locks, holders, waiters and nodes on the whole terminal",
 		Long: `Top shows the locks whose name begins with PREFIX, or all, and keeps the
 picture up to date: who holds what, for how long, what is left of the lease,

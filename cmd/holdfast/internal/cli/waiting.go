@@ -26,6 +26,7 @@ const countdownEvery = 15 * time.Second
 // wait reports on a command's wait for a lock, or for several in turn.
 type wait struct {
 	log     *slog.Logger
+	limit   time.Duration // of the wait; 0: none
 	stirred chan struct{} // receives when a node has changed its state
 
 	mu    sync.Mutex // guards the fields below
@@ -33,8 +34,8 @@ type wait struct {
 	ahead int        // number of waiters when the wait began; -1: unknown
 }
 
-func newWait(log *slog.Logger, name string) *wait {
-	return &wait{log: log, stirred: make(chan struct{}, 1), name: name, ahead: -1}
+func newWait(log *slog.Logger, name string, limit time.Duration) *wait {
+	return &wait{log: log, stirred: make(chan struct{}, 1), name: name, limit: limit, ahead: -1}
 }
 
 // nodeChanged records that a node has changed its state.
@@ -129,12 +130,20 @@ func (w *wait) describe(ctx context.Context, client *holdfast.Client, since time
 		if q, ok := errors.AsType[quarantined](err); ok {
 			left = q.Quarantine()
 		}
-		return text + oneLine(err), left, err
+		return text + oneLine(err) + w.describeLimit(name), left, err
 	case !st.Held:
 		return text + fmt.Sprintf("nobody holds %q at this moment%s", name, w.describePlace(st)), 0, nil
 	}
 	held := &holdfast.HeldError{Owner: st.Owner, Holder: st.Holder, Since: st.Since, Remaining: st.Remaining, Kept: st.Kept}
 	return text + heldBy(name, held) + w.describePlace(st), 0, nil
+}
+
+// describeLimit names the lock, which an error about the backend does not name, and the limit of the wait.
+func (w *wait) describeLimit(name string) string {
+	if w.limit > 0 {
+		return fmt.Sprintf("; the wait for %q ends after %s", name, view.Short(w.limit))
+	}
+	return fmt.Sprintf("; the wait for %q has no limit", name)
 }
 
 // quarantined is the error of a node that does not vote yet.

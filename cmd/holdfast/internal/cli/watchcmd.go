@@ -30,7 +30,7 @@ type lastPrinted struct {
 func (a *app) watchCommand() *cobra.Command {
 	every := span{duration(time.Second)}
 	cmd := &cobra.Command{
-		Use:   "watch [PREFIX]",
+		Use:   "watch [flags] [PREFIX]",
 		Short: "Print what changes about locks, as lines of JSON",
 		Long: `Watch lists the locks again and again and prints a line of JSON for each
 change, until a signal ends it. What happens and is undone between two looks is
@@ -51,7 +51,7 @@ not seen. "change" is
 			if err != nil {
 				return err
 			}
-			return a.withClient(a.openReader, func(ctx context.Context, client *holdfast.Client) error {
+			return a.withClient(a.openPatientReader, func(ctx context.Context, client *holdfast.Client) error {
 				return a.runWatch(ctx, client, prefix, time.Duration(every.duration))
 			})
 		},

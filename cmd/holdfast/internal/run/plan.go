@@ -90,7 +90,7 @@ func (p *Plan) Defaults() error {
 	given := *p
 	terms, sum := p.setDefaultTimes()
 	if sum > p.TTL {
-		return exitcode.Usagef("--ttl %v is too short: %s make %v; give %v at least, or lower one of them",
+		return exitcode.Usagef("--ttl %v is too short: %s make %v, and more with a longer TTL; give %v at least, or lower one of them",
 			p.TTL, strings.Join(terms, " + "), roundForMessage(sum), minTTL(given))
 	}
 	return nil

@@ -5,6 +5,7 @@ package run
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 
@@ -43,7 +44,8 @@ func (s *session) finish(st *Status) {
 		err = s.releaseUnused()
 	}
 	if err != nil && !s.gone {
-		s.log.Warn("the release was not confirmed; the lock lapses by itself: " + err.Error())
+		s.log.Warn(fmt.Sprintf("the release was not confirmed; the lock lapses by itself within %v: %s",
+			max(s.plan.TTL, s.plan.HoldAtLeast), strings.TrimPrefix(err.Error(), "holdfast: ")))
 	}
 	st.Held, st.Leases = !s.gone, NewLeases(s.leases)
 }

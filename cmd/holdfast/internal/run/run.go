@@ -108,6 +108,14 @@ func (p Patience) Left() time.Duration {
 	return max(p.Most-time.Since(p.Began), time.Millisecond)
 }
 
+// NameEnd adds to an ErrHeld that the wait is over. Before its end the error has another cause, such as --max-waiters.
+func (p Patience) NameEnd(err error) error {
+	if p.Most == 0 || time.Since(p.Began) < p.Most || !errors.Is(err, holdfast.ErrHeld) {
+		return err
+	}
+	return fmt.Errorf("%w; the wait of %v is over", err, p.Most)
+}
+
 // During calls open with a context that ends with the wait. An error because of that end matches
 // holdfast.ErrUnavailable.
 func (p Patience) During(ctx context.Context, open func(context.Context) error) error {

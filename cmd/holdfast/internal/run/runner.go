@@ -58,7 +58,7 @@ func (r *Runner) Run(p *Plan) Result {
 		}
 	default:
 		if s.client != nil && !isInterrupted(err) {
-			err = r.Busy(s.client, err)
+			err = Patience{Most: p.Wait, Began: began}.NameEnd(r.Busy(s.client, err))
 		}
 		res = p.refusedResult(err)
 	}
