@@ -11,9 +11,9 @@ type Self struct{ Path, Name, Log string }
 
 // The names under which this program runs its helpers.
 const (
-	Gate  = "gate-of-run"
-	Guard = "guard-of-run"
-	Heir  = "heir-of-run"
+	GateName  = "gate-of-run"
+	GuardName = "guard-of-run"
+	HeirName  = "heir-of-run"
 )
 
 // Killing is unused on this system.
@@ -32,8 +32,8 @@ func RunGate([]string) int { return 1 }
 // RunGuard does nothing here.
 func RunGuard(io.Reader, io.Writer, func(Killing) error) int { return 1 }
 
-// Bequeath does nothing here.
-func Bequeath(Killing, string) error { return nil }
+// RunHeir does nothing here.
+func RunHeir(Killing, string) error { return nil }
 
 // Name returns "": processes are not seen.
 func Name(int) string { return "" }
