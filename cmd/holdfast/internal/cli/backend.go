@@ -216,16 +216,7 @@ func (a *app) withClient(open func(context.Context) (*holdfast.Client, error), d
 
 // openReader opens the backend for a command that only reads.
 func (a *app) openReader(ctx context.Context) (*holdfast.Client, error) {
-	return a.openReaderWith(ctx, false)
-}
-
-// openPatientReader is like openReader, and accepts a backend that is down.
-func (a *app) openPatientReader(ctx context.Context) (*holdfast.Client, error) {
-	return a.openReaderWith(ctx, true)
-}
-
-func (a *app) openReaderWith(ctx context.Context, patient bool) (*holdfast.Client, error) {
-	drv, err := a.dialWith(ctx, &driver.OpenOptions{ReadOnly: true, AllowDown: patient})
+	drv, err := a.dialWith(ctx, &driver.OpenOptions{ReadOnly: true})
 	if err != nil {
 		return nil, err
 	}

@@ -51,7 +51,7 @@ not seen. "change" is
 			if err != nil {
 				return err
 			}
-			return a.withClient(a.openPatientReader, func(ctx context.Context, client *holdfast.Client) error {
+			return a.withClient(a.openReader, func(ctx context.Context, client *holdfast.Client) error {
 				return a.runWatch(ctx, client, prefix, time.Duration(every.duration))
 			})
 		},
