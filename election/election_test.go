@@ -176,7 +176,8 @@ func TestBadProclamationIsRejected(t *testing.T) {
 		b.endTerm(b.startTerm(c, long))
 		for _, value := range []string{long + "x", " x", "x\t", "a\nb", "\xff"} {
 			_, err := election.Campaign(b.Context(), c, "e", value, nil)
-			if !errors.Is(err, holdfast.ErrInvalid) || strings.TrimSpace(value) != value && !strings.HasPrefix(err.Error(), `holdfast: campaign "e": invalid argument: the value `) {
+			if !errors.Is(err, holdfast.ErrInvalid) ||
+				strings.TrimSpace(value) != value && !strings.HasPrefix(err.Error(), `holdfast: campaign "e": invalid argument: the value `) {
 				b.Errorf("Campaign(%q) = %v, want ErrInvalid", value, err)
 			}
 		}

@@ -275,7 +275,8 @@ func TestListTakesLongestNames(t *testing.T) {
 	inBubbleOf(t, 1, func(r *rig) {
 		const count = 600 // more than a page
 		name := strings.Repeat("\xff", 508)
-		value := `{"host":"` + strings.Repeat("h", 64) + `","pid":4194304,"program":"holdfast","note":"` + strings.Repeat("n", 64) + `","since":"2026-01-01T00:00:00.000000001Z"}`
+		value := `{"host":"` + strings.Repeat("h", 64) + `","pid":4194304,"program":"holdfast","note":"` + strings.Repeat("n", 64) +
+			`","since":"2026-01-01T00:00:00.000000001Z"}`
 		for i := range count {
 			key := fmt.Sprintf("%s%s%04d,client.1", r.opts.Prefix, url.PathEscape(name), i)
 			r.NoError(errorOf(r.direct.Put(r.WaitContext(), key, value)))

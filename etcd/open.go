@@ -111,7 +111,8 @@ func (d *Driver) checkCluster(ctx context.Context) error {
 	}
 	all.Wait()
 	if d.union.isMixed() {
-		return driverkit.PermanentError{Err: errors.New("the members that are named belong to different clusters, so that their locks would not exclude one another; " +
+		return driverkit.PermanentError{Err: errors.New("the members that are named belong to different clusters, " +
+			"so that their locks would not exclude one another; " +
 			"name members of one cluster")}
 	}
 	_, err := d.readQueue(ctx, "holdfast")

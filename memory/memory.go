@@ -108,7 +108,8 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 func (d *Driver) Limits() driver.Limits {
 	l := driver.Limits{MinTTL: 10 * time.Millisecond, MaxTTL: maxTTLOfOne, Token: true, Order: true, MinHold: true, ChangeTTL: true, Nodes: len(d.cluster.nodes)}
 	if len(d.cluster.nodes) > 1 {
-		l.MaxTTL, l.MaxTTLHint = maxTTLOfMany, fmt.Sprintf("as package redis does over several nodes by default; one node, memory.New(1), takes up to %v", maxTTLOfOne)
+		l.MaxTTL, l.MaxTTLHint = maxTTLOfMany, fmt.Sprintf("as package redis does over several nodes by default; "+
+			"one node, memory.New(1), takes up to %v", maxTTLOfOne)
 	}
 	return l
 }

@@ -40,7 +40,8 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	exams := make([]nodeExam, len(nodes))
 	var all sync.WaitGroup
 	for i, n := range nodes {
-		exams[i] = nodeExam{Findings: driverkit.Findings{Node: n.addr}, g: g, n: n, limit: time.Duration(quorum.RequestTimeout(int64(cmp.Or(ttl, driverkit.DoctorTTL))))}
+		limit := time.Duration(quorum.RequestTimeout(int64(cmp.Or(ttl, driverkit.DoctorTTL))))
+		exams[i] = nodeExam{Findings: driverkit.Findings{Node: n.addr}, g: g, n: n, limit: limit}
 		all.Go(func() { exams[i].runChecks(ctx) })
 	}
 	all.Wait()

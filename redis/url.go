@@ -65,7 +65,9 @@ const socketScheme = "unix"
 // grammar has the schemes and parameters of the URLs of this package.
 var grammar = driverkit.Grammar{
 	Schemes: schemes(),
-	Usual:   []string{"redis", "rediss", "valkey", "valkeys", socketScheme, "redlock", "redis" + clusterSuffix, "redis" + sentinelSuffix, "redis" + replicasSuffix},
+	Usual: []string{
+		"redis", "rediss", "valkey", "valkeys", socketScheme, "redlock", "redis" + clusterSuffix, "redis" + sentinelSuffix, "redis" + replicasSuffix,
+	},
 	Parameters: []string{
 		"prefix", "bare", "format", "maxttl", "timeout", "quarantine", "eviction", "down", "db", "name",
 		"username", "password", "passwordfile", "sentinel_username", "sentinel_password",

@@ -89,7 +89,8 @@ func (n *Findings) CheckRoundTrip(limit time.Duration, ask func() error) error {
 	case took >= limit:
 		verdict = driver.VerdictFault
 	}
-	n.Add("round-trip", verdict, fmt.Sprintf("a round trip takes %v, and requests of these leases are given up after %v", took.Round(10*time.Microsecond), limit.Round(time.Millisecond)),
+	n.Add("round-trip", verdict, fmt.Sprintf("a round trip takes %v, and requests of these leases are given up after %v",
+		took.Round(10*time.Microsecond), limit.Round(time.Millisecond)),
 		"use a longer TTL, or servers that are nearer or less busy")
 	return nil
 }

@@ -294,7 +294,9 @@ func (a *Call) giveGrant(s *lock, grant driver.Grant, taken time.Time) (*Hold, e
 		return h, cmp.Or(a.Wait.Err(), errOtherRequest)
 	}
 	if !w.isPart {
-		k.events.Acquired(Acquired{Context: w.Context, Key: t.givenKeyLocked(), Owner: h.owner, Token: h.token, Waited: taken.Sub(w.since), WaitReported: w.waitReported})
+		k.events.Acquired(Acquired{
+			Context: w.Context, Key: t.givenKeyLocked(), Owner: h.owner, Token: h.token, Waited: taken.Sub(w.since), WaitReported: w.waitReported,
+		})
 	}
 	if w != a {
 		w.waitReported = false // its context may end before it sees the lease; then the call fails and releases the lease

@@ -85,7 +85,8 @@ func TestPorcupineRejectsForbiddenHistories(t *testing.T) {
 		{"refused where the lease decides, and no token", asRegister, byRow, true, begunEvents + "; 9 writing a 1; 10 refused a 1"},
 		{"barred though it is the newest", asRegister, byRedis, false, holders + "; 5 reading a 1; 6 barred a 1"},
 		{"a write without an answer is seen later", asRegister, byRedis, true, begunEvents + "; 7 writing a 1; 8 unknown a 1; 9 reading b 1; 10 seen b 1 a.1"},
-		{"a write without an answer never comes", asRegister, byRedis, true, begunEvents + "; 7 writing a 1; 9 reading b 1; 10 seen b 1; 11 writing b 1; 12 acked b 1"},
+		{"a write without an answer never comes", asRegister, byRedis, true, begunEvents +
+			"; 7 writing a 1; 9 reading b 1; 10 seen b 1; 11 writing b 1; 12 acked b 1"},
 		{
 			"a value is seen, and then the one before it", asRegister, byRedis, false,
 			begunEvents + "; 7 writing a 1; 8 unknown a 1; 9 reading b 1; 10 seen b 1 a.1; 11 reading c 1; 12 seen c 1",

@@ -199,7 +199,8 @@ func (r *Report) Text() string {
 		t.Holdfast.LostUpdates, t.Holdfast.Acked, t.Holdfast.Worked)
 	fmt.Fprintf(&b, "%s (no fence): %d of %d updates lost, %d pairs of holders that both trusted the lock.\n",
 		r.Peer, t.Peer.LostUpdates, t.Peer.Acked, t.Peer.Overlaps)
-	fmt.Fprintf(&b, "The machine, a disk that servers wait for, or a process without a processor stood still %d times, for up to %v; ", r.Stills, roundMilli(time.Duration(r.Longest)))
+	fmt.Fprintf(&b, "The machine, a disk that servers wait for, or a process without a processor stood still %d times, for up to %v; ",
+		r.Stills, roundMilli(time.Duration(r.Longest)))
 	fmt.Fprintf(&b, "%d leases that were lost then, while no server took writes, or too short for an election, broke no promise.\n", r.Excused)
 	for _, title := range slices.Sorted(maps.Keys(r.Tasks)) {
 		fmt.Fprintf(&b, "%s: %v.\n", title, r.Tasks[title])

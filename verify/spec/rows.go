@@ -116,7 +116,8 @@ func specRows() []row {
 	counters := sound("3 nodes, 2 attempts, a counter is lost: tokens", "P1 P2", constants{"LosesCounter": "1"})
 	others := sound("3 nodes, 2 attempts, other locks are granted", "P1 P2 P3", constants{"Others": "1"})
 	spreads := sound("3 nodes, 2 attempts, a holder commits at nodes that grant late", "P1 P2 P3", others.set.with(withEvents("late", "spread")))
-	writes := sound("3 nodes, 2 attempts that write at any time, a node forgets the lock and votes", "P1 P2 P4", withEvents("write").with(constants{"LosesLock": "1"}))
+	writes := sound("3 nodes, 2 attempts that write at any time, a node forgets the lock and votes", "P1 P2 P4",
+		withEvents("write").with(constants{"LosesLock": "1"}))
 	waiters := sound("1 node, 2 waiters and one that does not wait", all, constants{
 		"Nodes": one, "Ids": trio, "Waiters": "{b, c}", "Does": `{"deaf", "give back"}`, "MaxToken": "4",
 	})

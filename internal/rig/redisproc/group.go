@@ -76,7 +76,10 @@ func (g *Group) introduceServers(ctx context.Context, o GroupOptions) error {
 	if err := retryUntilDone(ctx, func() error { return g.checkLinked(o.Servers - 1) }); err != nil {
 		return err
 	}
-	settings := []string{"down-after-milliseconds", strconv.FormatInt(o.Down.Milliseconds(), 10), "failover-timeout", strconv.FormatInt(g.FailoverTimeout().Milliseconds(), 10)}
+	settings := []string{
+		"down-after-milliseconds", strconv.FormatInt(o.Down.Milliseconds(), 10),
+		"failover-timeout", strconv.FormatInt(g.FailoverTimeout().Milliseconds(), 10),
+	}
 	if o.Server.Password != "" {
 		settings = append(settings, "auth-pass", o.Server.Password)
 	}

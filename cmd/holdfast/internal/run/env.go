@@ -15,7 +15,9 @@ const EnvPrefix = "HOLDFAST_LOCK_"
 
 // privateVariables has the prefixes of variables that the command does not inherit. The variables of an outer run would
 // hide the variables of this run in most programs, and an inner run would write to the same reports.
-var privateVariables = []string{EnvPrefix, "HOLDFAST_STATUS_FILE=", "HOLDFAST_STATUS_FD=", "HOLDFAST_TEXTFILE=", "NOTIFY_SOCKET=", "WATCHDOG_USEC=", "WATCHDOG_PID="}
+var privateVariables = []string{
+	EnvPrefix, "HOLDFAST_STATUS_FILE=", "HOLDFAST_STATUS_FD=", "HOLDFAST_TEXTFILE=", "NOTIFY_SOCKET=", "WATCHDOG_USEC=", "WATCHDOG_PID=",
+}
 
 // outerRuns yields owner and name of the leases of the runs around this process. Names have no control
 // characters, and owners no spaces.
