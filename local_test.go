@@ -550,8 +550,8 @@ func TestWaitingEventNamesHolder(t *testing.T) {
 	})
 }
 
-// TryAcquire right after a loss, or during a release, does not name its own process as the holder.
-func TestTryDuringReleaseNamesNextHolder(t *testing.T) {
+// TryAcquire during a release waits for that, and does not name its own process as the holder.
+func TestTryAcquireWaitsForOwnRelease(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for i := range 3 {
 			b.drv.Node(i).Delay(5 * time.Millisecond)

@@ -149,7 +149,7 @@ func TestLossWithMarginIsReportedOnce(t *testing.T) {
 	}
 }
 
-func TestMarginEndsNestedHolds(t *testing.T) {
+func TestMarginAppliesToNestedHolds(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		outer := b.acquire(b.client, "k", &holdfast.AcquireOptions{Margin: margin, NoRenew: true})
 		inner, err := b.client.Acquire(outer.Context(), "k", &holdfast.AcquireOptions{Reentrant: true, Margin: margin})

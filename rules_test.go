@@ -72,7 +72,7 @@ func TestLateRenewalIsLoss(t *testing.T) {
 	})
 }
 
-func TestNoHandOverToAnotherTTL(t *testing.T) {
+func TestNoLocalHandOverWhenTTLDiffers(t *testing.T) {
 	var g grantCounter
 	inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.count}}, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)

@@ -558,7 +558,7 @@ func (r *electionTrial) observeLeaders(ctx context.Context, c *holdfast.Client) 
 	}
 }
 
-func TestTermsRiseWithOneLeaderEach(t *testing.T) {
+func TestEachTermIsHigherAndHasOneLeader(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		stop := make(chan struct{})
 		var failing sync.WaitGroup
@@ -595,7 +595,7 @@ func TestTermsRiseWithOneLeaderEach(t *testing.T) {
 	})
 }
 
-func TestTermsRiseWithOneLeaderEachOnRedis(t *testing.T) {
+func TestTermsRiseWithOneLeaderOnRedis(t *testing.T) {
 	t.Parallel()
 	url := "redis://" + redistest.Start(t, nil).Addr()
 	r := &electionTrial{

@@ -63,7 +63,7 @@ func TestHandlerAnswersByToken(t *testing.T) {
 	}
 }
 
-func TestHandlerReadClaimsItsToken(t *testing.T) {
+func TestHandlerReadRaisesHighestToken(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{http.MethodGet, http.MethodHead} {
 		var g fence.Guard

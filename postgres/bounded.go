@@ -47,7 +47,7 @@ func (s *boundedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// scanMessages reads the next bytes of the connection. It returns an error if they are beyond a bound.
+// scanMessages checks the next bytes that the server has sent. It returns an error if a message exceeds its limit.
 func (s *boundedReader) scanMessages(b []byte) error {
 	const notification, setting, headBytes = 'A', 'S', 5
 	for len(b) > 0 {

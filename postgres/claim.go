@@ -236,7 +236,7 @@ func (a answer) heldError(place bool) error {
 	held := &driver.HeldError{}
 	if a.Owner != nil {
 		held.Owner, held.Remaining, held.Waiters = *a.Owner, max(driverkit.FromMicros(*a.Left), 0), int(*a.Waiters)
-		held.Since, held.Kept = time.Now().Add(-driverkit.FromMicros(*a.Age)), driverkit.IsKept(*a.Owner)
+		held.Since, held.Kept = time.Now().Add(-driverkit.FromMicros(*a.Age)), driverkit.IsMinHoldID(*a.Owner)
 	}
 	if place {
 		held.Waiters = max(held.Waiters-1, 0)

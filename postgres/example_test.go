@@ -119,7 +119,7 @@ func deposit(ctx context.Context, pool *pgxpool.Pool, id, amount int) error {
 	}
 }
 
-func TestVersionColumnLosesNoUpdate(t *testing.T) {
+func TestVersionColumnPreventsLostUpdates(t *testing.T) {
 	r := startRig(t)
 	r.execSQL("CREATE TABLE holdfast.account AS SELECT 7 AS id, 0 AS balance, 0 AS version")
 	pool := r.openPool(server.DSN() + ` search_path='"` + r.opts.Schema + `"'`)

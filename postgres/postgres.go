@@ -447,7 +447,7 @@ func (d *Driver) lockStatus(v lockView) driver.Status {
 	if v.Owner != nil {
 		st.Held, st.Owner, st.Token, st.Remaining = true, *v.Owner, v.Token, driverkit.FromMicros(v.Left)
 		st.Since = time.UnixMicro(v.Since)
-		if st.Kept = driverkit.IsKept(st.Owner); st.Kept {
+		if st.Kept = driverkit.IsMinHoldID(st.Owner); st.Kept {
 			st.Token = 0
 		}
 	}

@@ -122,12 +122,12 @@ func eachNode(ctx context.Context, nodes []*node, fn func(ctx context.Context, n
 	all.Wait()
 }
 
-// askViews asks each node for the state of a lock.
-func (d *core) askViews(ctx context.Context, lock engine.Lock) []engine.View {
-	return d.set.askViews(ctx, []engine.Lock{lock})[0]
+// fetchViews asks each node for the state of a lock.
+func (d *core) fetchViews(ctx context.Context, lock engine.Lock) []engine.View {
+	return d.set.fetchViews(ctx, []engine.Lock{lock})[0]
 }
 
-func (n *node) askViews(ctx context.Context, locks []engine.Lock) []engine.View {
+func (n *node) fetchViews(ctx context.Context, locks []engine.Lock) []engine.View {
 	cmds := make([][]string, len(locks))
 	for i, lock := range locks {
 		cmds[i] = evalshaCall(n.d.opts.format().Inspect, lock)

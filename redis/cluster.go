@@ -435,8 +435,8 @@ func (c *cluster) nodeForRelease(lock *engine.Lock, n *node) *node {
 	return n
 }
 
-// askViews asks the shards for the state of some locks.
-func (c *cluster) askViews(ctx context.Context, locks []engine.Lock) [][]engine.View {
+// fetchViews asks the shards for the state of some locks.
+func (c *cluster) fetchViews(ctx context.Context, locks []engine.Lock) [][]engine.View {
 	ctx, cancel := context.WithTimeout(ctx, pace.AskTime())
 	defer cancel()
 	views := make([][]engine.View, len(locks))
@@ -473,7 +473,7 @@ func (c *cluster) fillViews(ctx context.Context, locks []engine.Lock, some []int
 				return
 			}
 			n.containPanic(func() {
-				for j, v := range n.askViews(ctx, asked) {
+				for j, v := range n.fetchViews(ctx, asked) {
 					if isRedirection(v.Err) {
 						said, _ := errors.AsType[resp.Error](v.Err)
 						if kind, rest, _ := strings.Cut(string(said), " "); kind == "MOVED" {

@@ -303,7 +303,7 @@ func TestInspectFollowsItsSlot(t *testing.T) {
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
 		atA, atB := recordScripts(a), recordScripts(b)
 		seen := make(chan engine.View, 1)
-		go func() { seen <- clusterOf(d).askViews(t.Context(), []engine.Lock{d.opts.lockKeys("k")})[0][0] }()
+		go func() { seen <- clusterOf(d).fetchViews(t.Context(), []engine.Lock{d.opts.lockKeys("k")})[0][0] }()
 		takeScripts(atA)
 		a.Write(fmt.Appendf(nil, "-MOVED %d b:6379\r\n", wire.Slot("lock:k")))
 		time.Sleep(splitKeysPause)

@@ -58,8 +58,8 @@ type set interface {
 	votersOf(lock engine.Lock) []*node
 	// nodesToExamine returns the nodes for a diagnosis, and the findings about the set as a whole.
 	nodesToExamine(ctx context.Context) ([]*node, nodeExam)
-	// askViews asks the voters of each lock for its state.
-	askViews(ctx context.Context, locks []engine.Lock) [][]engine.View
+	// fetchViews asks the voters of each lock for its state.
+	fetchViews(ctx context.Context, locks []engine.Lock) [][]engine.View
 	// leastToken returns the lowest token that a grant over s may have.
 	leastToken(s *connection) (int64, error)
 	// canSpare reports whether the other nodes are a quorum without n.

@@ -100,7 +100,7 @@ type resettingConn struct{ net.Conn }
 
 func (resettingConn) Read([]byte) (int, error) { return 0, syscall.ECONNRESET }
 
-func TestTLSIsAdvisedAtFirstContact(t *testing.T) {
+func TestTLSHintComesOnlyBeforeFirstReply(t *testing.T) {
 	r := startRig(t, 1)
 	var cut atomic.Bool
 	var conns connections
@@ -115,12 +115,12 @@ func TestTLSIsAdvisedAtFirstContact(t *testing.T) {
 	c := r.clientOf(r.openDriver(r.nodes(), opts), nil)
 	cut.Store(true)
 	conns.closeAll()
-	r.eventually("the reset is told", func() bool {
+	r.eventually("the node reports the reset", func() bool {
 		n := c.Nodes()[0]
 		return n.State == holdfast.NodeDown && errors.Is(n.Err, syscall.ECONNRESET)
 	})
 	if err := c.Nodes()[0].Err; strings.Contains(err.Error(), "TLS") {
-		t.Errorf("of a server that has answered without TLS it is said: %v", err)
+		t.Errorf("the error suggests TLS for a server that has answered without it: %v", err)
 	}
 	r.checkRejected(r.nodes(), opts, driver.ErrUnavailable, "if it speaks TLS on this port")
 }

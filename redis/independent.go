@@ -93,13 +93,13 @@ func (i *independent) blameNode(_ *node, err error) error       { return err }
 func (i *independent) takeRedirection(*node, link.Entry, resp.Value) bool { return false }
 func (i *independent) nodeForRelease(_ *engine.Lock, n *node) *node       { return n }
 
-func (i *independent) askViews(ctx context.Context, locks []engine.Lock) [][]engine.View {
+func (i *independent) fetchViews(ctx context.Context, locks []engine.Lock) [][]engine.View {
 	views := make([][]engine.View, len(locks))
 	for l := range views {
 		views[l] = slices.Repeat([]engine.View{{Err: errUnreadableAnswer}}, len(i.d.nodes)) // until the node is read
 	}
 	eachNode(ctx, i.d.nodes, func(ctx context.Context, n *node) {
-		for l, v := range n.askViews(ctx, locks) {
+		for l, v := range n.fetchViews(ctx, locks) {
 			views[l][n.index] = v
 		}
 	})

@@ -27,13 +27,13 @@ const (
 
 // Check implements driver.Checker.
 func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
-	return d.engine.Check(g, d.askViews(ctx, d.opts.lockKeys(g.Key)))
+	return d.engine.Check(g, d.fetchViews(ctx, d.opts.lockKeys(g.Key)))
 }
 
 // Inspect implements driver.Inspector.
 func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error) {
 	lock := d.opts.lockKeys(key)
-	st, err := d.makeStatus(lock, d.askViews(ctx, lock))
+	st, err := d.makeStatus(lock, d.fetchViews(ctx, lock))
 	if err == nil && st.Owner != "" {
 		st.Holder = d.holderOn(ctx, st)
 	}
@@ -216,7 +216,7 @@ func (l *listCall) yieldHeld(ctx context.Context, locks []engine.Lock) error {
 	all := make([]driver.Status, len(locks))
 	errs := make([]error, len(locks))
 	var asking sync.WaitGroup
-	for i, views := range l.d.set.askViews(ctx, locks) {
+	for i, views := range l.d.set.fetchViews(ctx, locks) {
 		all[i], errs[i] = l.d.makeStatus(locks[i], views)
 		if errs[i] == nil && all[i].Owner != "" {
 			asking.Go(func() { all[i].Holder = l.d.holderOn(ctx, all[i]) })
@@ -274,7 +274,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, reason stri
 		return false, errReadOnly
 	}
 	lock := d.opts.lockKeys(key)
-	views := d.askViews(ctx, lock)
+	views := d.fetchViews(ctx, lock)
 	st, err := d.makeStatus(lock, views)
 	if err != nil {
 		return false, err

@@ -188,7 +188,7 @@ func (n *node) readLeak(ctx context.Context, key string) (l Leak, err error) {
 	if !ok {
 		return Leak{}, nil
 	}
-	v := n.askViews(ctx, []engine.Lock{o.lockKeys(name)})[0]
+	v := n.fetchViews(ctx, []engine.Lock{o.lockKeys(name)})[0]
 	if v.Err != nil || v.Owner == "" || v.Left >= 0 {
 		return Leak{}, v.Err
 	}

@@ -54,8 +54,8 @@ type Options struct {
 	// succeeds if one node answers. A node in quarantine may have forgotten locks, so it counts as a node that
 	// does not answer. Acquiring, renewing, releasing or forcing a lock returns driver.ErrInvalid.
 	ReadOnly bool
-	// NoCheck creates a driver that connects to no node, for Limits and Diagnose, even if the nodes reject
-	// this client. Like with ReadOnly it acquires no locks, and it reports each node as down.
+	// NoCheck creates the driver without a connection to any node, so that Limits and Diagnose work even if the
+	// nodes reject this client. As with ReadOnly, the driver acquires no locks. It reports each node as down.
 	NoCheck bool
 	// AllowEviction accepts a maxmemory-policy other than noeviction, with a warning.
 	AllowEviction bool
@@ -94,7 +94,7 @@ type Options struct {
 func isSingleServer(nodes []Node) bool { return len(nodes) == 1 && nodes[0].Failover == nil }
 
 func (o *Options) setDefaults(nodes []Node) error {
-	if err := o.formatFits(nodes); err != nil {
+	if err := o.checkFormat(nodes); err != nil {
 		return err
 	}
 	switch {
@@ -173,8 +173,8 @@ func (o *Options) limits() driver.Limits {
 // format returns the format of the locks; setDefaults has rejected unknown ones.
 func (o *Options) format() *format.Format { return formats[o.Format] }
 
-// formatFits rejects a format that does not fit the nodes.
-func (o *Options) formatFits(nodes []Node) error {
+// checkFormat rejects a format that does not fit the nodes, and drops BareKeys where the format implies it.
+func (o *Options) checkFormat(nodes []Node) error {
 	f := formats[o.Format]
 	if f == nil {
 		return fmt.Errorf("%w: format %q is not known; give redisson, or none for Holdfast's own", driver.ErrInvalid, o.Format)

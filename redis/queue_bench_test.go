@@ -46,9 +46,9 @@ func reportTimes(b *testing.B, what string, times []time.Duration) {
 	b.ReportMetric(float64(times[len(times)-1].Microseconds()), "µs-longest-"+what)
 }
 
-// BenchmarkDeadPlaces acquires and releases a lock with many expired places in its queue, and sends PINGs
+// BenchmarkExpiredQueueEntries acquires and releases a lock with many expired places in its queue, and sends PINGs
 // meanwhile. It reports the time of a grant, of a PING, and of a script by the server's own clock.
-func BenchmarkDeadPlaces(b *testing.B) {
+func BenchmarkExpiredQueueEntries(b *testing.B) {
 	for _, dead := range []int{0, 100_000} {
 		b.Run(strconv.Itoa(dead), func(b *testing.B) {
 			d, s := openBench(b)

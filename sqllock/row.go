@@ -136,13 +136,13 @@ func (r row) end() row {
 // keep holds the lock for a time under an owner that no client has: no owner name ends in "!". So no statement
 // of the former owner prolongs or adopts it.
 func (r row) keep(d time.Duration) row {
-	r.owner, r.expires = driverkit.KeptID(r.owner), r.now+driverkit.ToMicros(d)
+	r.owner, r.expires = driverkit.MinHoldID(r.owner), r.now+driverkit.ToMicros(d)
 	return r
 }
 
 // hasToken reports whether token is a token of the holder. A kept lock has the token 0.
 func (r row) hasToken(token int64) bool {
-	if driverkit.IsKept(r.owner) {
+	if driverkit.IsMinHoldID(r.owner) {
 		return token == 0
 	}
 	return driverkit.InBlock(r.token, token)
@@ -159,7 +159,8 @@ func (r row) waitersAhead() int64 {
 // heldError returns an error that names the holder.
 func (r row) heldError() *driver.HeldError {
 	held := &driver.HeldError{
-		Owner: r.owner, Holder: parseHolder(r.holder), Remaining: max(driverkit.FromMicros(r.expires-r.now), 0), Waiters: r.count, Kept: driverkit.IsKept(r.owner),
+		Owner: r.owner, Holder: parseHolder(r.holder), Remaining: max(driverkit.FromMicros(r.expires-r.now), 0),
+		Waiters: r.count, Kept: driverkit.IsMinHoldID(r.owner),
 	}
 	held.Since = time.Now().Add(-driverkit.FromMicros(r.now - r.since))
 	return held
@@ -171,7 +172,7 @@ func (r row) lockStatus(key, node string) driver.Status {
 	if r.isHeld() {
 		st.Held, st.Owner, st.Token, st.Remaining, st.Holder = true, r.owner, r.token, driverkit.FromMicros(r.expires-r.now), parseHolder(r.holder)
 		st.Since = time.Now().Add(-driverkit.FromMicros(r.now - r.since))
-		if st.Kept = driverkit.IsKept(r.owner); st.Kept {
+		if st.Kept = driverkit.IsMinHoldID(r.owner); st.Kept {
 			st.Token = 0
 		}
 	}

@@ -47,12 +47,12 @@ func (o *Owners) Next(adoptable bool) string {
 // Count returns the number of ids so far.
 func (o *Owners) Count() int64 { return atomic.LoadInt64(&o.last) - o.first }
 
-// KeptID returns the owner id for a lock that owner has released and that MinHold keeps. The id belongs to no
+// MinHoldID returns the owner id for a lock that owner has released and that MinHold keeps. The id belongs to no
 // grant.
-func KeptID(owner string) string { return quorum.KeptID(owner) }
+func MinHoldID(owner string) string { return quorum.MinHoldID(owner) }
 
-// IsKept reports whether owner is the id of a released lock that MinHold keeps.
-func IsKept(owner string) bool { return quorum.IsKept(owner) }
+// IsMinHoldID reports whether owner is the id of a released lock that MinHold keeps.
+func IsMinHoldID(owner string) bool { return quorum.IsMinHoldID(owner) }
 
 // FromMicros converts a database's duration from µs.
 func FromMicros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

@@ -16,8 +16,7 @@ const (
 	starvedFor   = 10 * time.Second
 )
 
-// watchdog schedules the times at which the keeper looks at its terms. One timer serves all of them. Keeper.mu
-// guards it.
+// watchdog schedules the keeper's checks of its terms, all on one timer. Keeper.mu guards it.
 type watchdog struct {
 	due     schedule
 	sleeps  time.Time     // time until which it sleeps; zero: until it is nudged

@@ -201,7 +201,7 @@ func (m marker) isUnseen(run string) bool {
 // yet.
 func (r Rules) decideWaiting(s State, m marker, o Observation) (State, Verdict) {
 	period := Quarantine(r.MaxTTL)
-	s = s.watchMarker(r.markerPrefix(), m, o.Mono)
+	s = s.noteMarker(r.markerPrefix(), m, o.Mono)
 	watched, first, second := o.Mono-s.Since, o.elapsedSince(m.first), o.elapsedSince(m.second)
 	again := m.second.client > 0 && m.second.node > 0
 	switch {
@@ -295,10 +295,10 @@ func (s State) withAdmitted(run string) State {
 	return next
 }
 
-// watchMarker records since when the client has seen m unchanged: nothing was wiped since, and no client was
-// admitted. The start of the second period does not count: if a clock was wrong when the node was first seen,
+// noteMarker returns s with the time since when the client has seen m unchanged: since then nothing was wiped,
+// and no client was admitted. The start of the second period does not count: if a clock was wrong when the node was first seen,
 // that delays the node, but does not exclude it for good.
-func (s State) watchMarker(agreement string, m marker, mono time.Duration) State {
+func (s State) noteMarker(agreement string, m marker, mono time.Duration) State {
 	m.second = wallClocks{}
 	if text := agreement + m.String(); s.Waiting != text {
 		s.Waiting, s.Since = text, mono

@@ -81,7 +81,7 @@ type Options struct {
 	New        func(name string) Resource // called once for each class
 }
 
-// Tracker measures the events of clients. It is safe for concurrent use.
+// Tracker records metrics from the events of clients. It is safe for concurrent use.
 type Tracker struct {
 	opts Options
 

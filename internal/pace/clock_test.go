@@ -9,7 +9,7 @@ import (
 
 const hour = int64(time.Hour)
 
-func TestClockAddsForwardSteps(t *testing.T) {
+func TestClockFollowsForwardJumpsOnly(t *testing.T) {
 	t.Parallel()
 	c := NewClock()
 	for i, r := range []struct{ mono, lead, want int64 }{
@@ -26,7 +26,7 @@ func TestClockAddsForwardSteps(t *testing.T) {
 		{90, 2 * hour, 92 + 4*hour},   // noise
 	} {
 		if got := c.timeAt(r.mono, r.lead); got != r.want {
-			t.Errorf("reading %d: at(%d, %d) = %d, want %d", i, r.mono, r.lead, got, r.want)
+			t.Errorf("reading %d: timeAt(%d, %d) = %d, want %d", i, r.mono, r.lead, got, r.want)
 		}
 	}
 }

@@ -103,7 +103,7 @@ func TestLockAnswersEachRequest(t *testing.T) {
 		"renew, free":       {free, Ask{Kind: AskRenew, Token: base}, NotMine, free},
 		"renew, free, anew": {free, Ask{Kind: AskRenew, Token: base, Restore: true}, Kept, long},
 		"release":           {mine, Ask{Kind: AskRelease}, Freed, free},
-		"release, MinHold":  {mine, Ask{Kind: AskRelease, MinHold: lease}, Freed, Lock{Owner: KeptID("a"), Until: now/1000 + lease/ms, Fence: firstBlockEnd}},
+		"release, MinHold":  {mine, Ask{Kind: AskRelease, MinHold: lease}, Freed, Lock{Owner: MinHoldID("a"), Until: now/1000 + lease/ms, Fence: firstBlockEnd}},
 	} {
 		row.ask.Owner, row.ask.TTL = "a", 2*ttl*ms
 		if l, r, _ := row.lock.Execute(now, &row.ask, nobodyListens); r.Kind != row.kind || l != row.want {

@@ -51,14 +51,14 @@ func NewOwner(client string, seq int64, note string) string {
 	return string(id)
 }
 
-// keptMark ends the owner id of a released lock that is kept for its MinHold.
-const keptMark = "!"
+// minHoldMark ends the owner id of a released lock that is kept for its MinHold.
+const minHoldMark = "!"
 
-// KeptID returns the owner id that replaces owner while its released lock is kept for its MinHold.
-func KeptID(owner string) string { return owner + keptMark }
+// MinHoldID returns the owner id that replaces owner while its released lock is kept for its MinHold.
+func MinHoldID(owner string) string { return owner + minHoldMark }
 
-// IsKept reports whether owner is the id of a released lock that is kept for its MinHold.
-func IsKept(owner string) bool { return strings.HasSuffix(owner, keptMark) }
+// IsMinHoldID reports whether owner is an id that MinHoldID has returned.
+func IsMinHoldID(owner string) bool { return strings.HasSuffix(owner, minHoldMark) }
 
 // ClientOf returns the client part of an owner id, or "" if owner is not an owner id.
 func ClientOf(owner string) string {
@@ -88,7 +88,7 @@ func NoteOf(owner string) string {
 
 func parseOwner(owner string) (client string, seq int64, note string, ok bool) {
 	base := 36
-	owner = strings.TrimSuffix(strings.TrimSuffix(owner, keptMark), "*") // the mark * of driver.Adoptable
+	owner = strings.TrimSuffix(strings.TrimSuffix(owner, minHoldMark), "*") // the mark * of driver.Adoptable
 	client, rest, found := strings.Cut(owner, ".")
 	if !found || len(client) != clientLen || strings.Trim(client, clientLetters) != "" {
 		base = 10

@@ -261,7 +261,7 @@ func (l Lock) Keep(now int64, owner string, minHold int64) Lock {
 	l = l.At(now)
 	l.Queue = l.Queue.Without(owner)
 	if l.Owner == owner {
-		l.take(KeptID(owner), 0, now, minHold)
+		l.take(MinHoldID(owner), 0, now, minHold)
 	}
 	return l
 }

@@ -774,7 +774,7 @@ func TestKeptLockHasNoOwner(t *testing.T) {
 	t.Parallel()
 	deaf := func(string) bool { return false }
 	l := Lock{Owner: "a", Until: noon/1000 + 5000, Token: base, Fence: firstBlockEnd}.Keep(noon, "a", 3000)
-	if !IsKept(l.Owner) || l.Until != noon/1000+3000 {
+	if !IsMinHoldID(l.Owner) || l.Until != noon/1000+3000 {
 		t.Fatalf("%+v, want it kept for 3 s", l)
 	}
 	if got, r := l.Renew(noon, "a", 9000, base, true); got != l || r.Kind != NotMine {

@@ -182,7 +182,8 @@ func (r *Reader) startValue(kind byte) {
 	r.left = r.room
 }
 
-// takeRoom subtracts the memory of elements and bytes from the room.
+// takeRoom counts elements and bytes against the memory limit of the current value. It returns ErrFormat if the
+// value would exceed the limit.
 func (r *Reader) takeRoom(elements, bytes int) error {
 	if !r.hasRoom(elements, bytes) {
 		return fmt.Errorf("%w: a value of more than %d kB", ErrFormat, r.room>>10)

@@ -20,7 +20,7 @@ var etcdLibraries = []library{
 		c, err := openEtcd(addrs)
 		return mutexClient{c}, err
 	}},
-	// As in most programs, with one session for all locks of a client; its end ends all of them.
+	// As in most programs, with one session for all locks of a client. If the session ends, all its locks are lost.
 	{name: "Mutex, one session", open: func(_ context.Context, addrs []string, _ int) (client, error) {
 		c, err := openEtcd(addrs)
 		if err != nil {

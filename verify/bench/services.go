@@ -77,7 +77,7 @@ type service struct {
 	idle    int // warm-up rounds, for compilers and caches of the servers
 }
 
-// starter starts a service.
+// starter is a service that a benchmark can start, with its name.
 type starter struct {
 	name  string
 	start func(ctx context.Context) (*service, error)

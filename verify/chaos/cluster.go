@@ -139,8 +139,8 @@ func (s *clusterSite) rotate(f Fault, _ int, rest func(time.Duration)) error {
 	return rotatePassword(f, s.cluster.Servers, s.servers, s.secret, rest)
 }
 
-// moveSlots moves every slot in which the victim has keys to another master, one by one, until the time is
-// over; then back, and so on. Between the keys of a slot it waits for By.
+// moveSlots moves every slot in which the victim has keys to another master, one by one, and then back, and
+// repeats that for the time of the fault. It pauses for By between two keys of a slot.
 func (s *clusterSite) moveSlots(f Fault, victim int, rest func(time.Duration)) error {
 	from := s.cluster.Servers[victim]
 	masters := s.cluster.Masters()

@@ -212,7 +212,8 @@ func (s *postgresSite) killPooler(f Fault, _ int, rest func(time.Duration)) erro
 	return restartServer(s.pooler.Restart)
 }
 
-// setConnections makes pglock bypass the pooler, which does not support its prepared statements.
+// setConnections sets the connection strings of a client. pglock bypasses the pooler, which does not support its
+// prepared statements.
 func (s *postgresSite) setConnections(o *order, client int) {
 	side := client % sides
 	if o.Peer {

@@ -362,7 +362,7 @@ func (s *Server) parseState(reply any) (l quorum.Lock, err error) {
 		if n, err := strconv.ParseInt(token, 10, 64); err == nil && n > 0 && n <= quorum.MaxToken {
 			l.Owner, l.Token = owner, n
 		}
-	case strings.Contains(l.Owner, ".") && !quorum.IsKept(l.Owner):
+	case strings.Contains(l.Owner, ".") && !quorum.IsMinHoldID(l.Owner):
 		l.Token = max(quorum.FirstOfBlock(l.Fence), 0)
 	}
 	var last int64

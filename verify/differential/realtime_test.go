@@ -14,7 +14,7 @@ import (
 
 // A key expires once the clock is past its time, not when the clock reaches it. The twin has this rule; the
 // test watches the server's own expiry.
-func TestKeysExpireWithTwin(t *testing.T) {
+func TestKeyExpiresOnlyAfterItsTime(t *testing.T) {
 	t.Parallel()
 	server := connectServer(t)
 	keys := KeysOf("lock:expiry")

@@ -191,7 +191,8 @@ type lookalike struct {
 	url   string // URL of its locks; %s is its address
 	ports int    // number of further ports
 
-	// args returns its arguments and files its files; {} in them is its folder.
+	// args returns the arguments of the program, and files the files to write before its start. In both, {}
+	// stands for its working folder.
 	args  func(host, port string) []string
 	files func(host string, ports []string) map[string]string
 }

@@ -38,8 +38,8 @@ func configOf(seed uint64) Config {
 	return Config{Seed: seed, Class: Classes[seed%uint64(len(Classes))]}
 }
 
-// adoptionConfigOf returns the configuration for a seed with adopted leases. It skips the class without
-// faults, where a lock may stay for a while under its former owner.
+// adoptionConfigOf returns the configuration for a seed with adopted leases. It skips the class without faults,
+// which requires every lock to be free when a run ends: an adopted lock may stay under its former owner for a while.
 func adoptionConfigOf(seed uint64) Config {
 	return Config{Seed: seed, Class: Classes[1+seed%uint64(len(Classes)-1)], Storm: true, Adopt: true}
 }

@@ -135,8 +135,8 @@ func (wk *worker) endTrust() {
 	}
 }
 
-// otherTTLs returns the number of other TTLs for renewals. A holder that must survive outages uses none that
-// could end before a late answer.
+// otherTTLs returns how many TTLs a renewal may choose from, other than its own. A holder that must survive
+// outages does not use the shortest, which could end before a late answer.
 func (wk *worker) otherTTLs() int {
 	if wk.keeps != nil {
 		return 2

@@ -421,7 +421,7 @@ func (c *claim) adoptionError(o quorum.Outcome) error {
 		return driver.ErrClosed
 	case o == quorum.Busy && c.holder == "":
 		return fmt.Errorf("%w: nobody has the lock", driver.ErrLost)
-	case o == quorum.Busy && quorum.IsKept(c.holder):
+	case o == quorum.Busy && quorum.IsMinHoldID(c.holder):
 		return fmt.Errorf("%w: its holder has released it, and the lock stays taken for its MinHold", driver.ErrLost)
 	case o == quorum.Busy:
 		return fmt.Errorf("%w: another client has the lock", driver.ErrLost)

@@ -19,8 +19,8 @@ const (
 	// maxQueueDelay is the time by which requests of this client may delay one another: half of the shortest
 	// quorum.RequestTimeout, so that a renewal behind all of them still comes in time.
 	maxQueueDelay = int64(25 * time.Millisecond)
-	// maxJitter bounds the time by which an answer may take longer than usual. It is short compared with the
-	// time of a request, because a busy machine looks like a slow network.
+	// maxJitter caps the extra time of an answer beyond its usual time at which the lane still admits more rounds.
+	// It is well below the time-out of a request, because a busy machine looks like a slow network.
 	maxJitter = int64(100 * time.Millisecond)
 )
 

@@ -60,7 +60,7 @@ func (c *claim) cancelError(end error) error {
 // heldError returns the HeldError for the last denial. The caller holds mu.
 func (c *claim) heldError() *driver.HeldError {
 	return &driver.HeldError{
-		Owner: c.holder, Since: quorum.Since(c.holder), Remaining: time.Duration(c.left), Waiters: c.waiters, Kept: quorum.IsKept(c.holder),
+		Owner: c.holder, Since: quorum.Since(c.holder), Remaining: time.Duration(c.left), Waiters: c.waiters, Kept: quorum.IsMinHoldID(c.holder),
 	}
 }
 

@@ -50,7 +50,7 @@ func (r *Request) Denied(left int64, holder string, waiters int) {
 	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Denied, Left: left, Waiters: waiters}, Holder: holder})
 }
 
-// Committed answers commit.
+// Committed answers a commit. ok reports whether the node accepted it.
 func (r *Request) Committed(ok bool) {
 	kind := quorum.Refused
 	if ok {

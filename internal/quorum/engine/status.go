@@ -48,7 +48,7 @@ func (e *Engine) Status(key string, views []View) (driver.Status, error) {
 			continue
 		}
 		slices.SortFunc(left, func(a, b time.Duration) int { return cmp.Compare(uint64(b), uint64(a)) }) // a negative value, which means no expiry, comes first
-		st.Held, st.Owner, st.Since, st.Remaining, st.Kept = true, owner, quorum.Since(owner), left[u.Need-1], quorum.IsKept(owner)
+		st.Held, st.Owner, st.Since, st.Remaining, st.Kept = true, owner, quorum.Since(owner), left[u.Need-1], quorum.IsMinHoldID(owner)
 	}
 	if st.Held {
 		st.Token = e.holderToken(views, st.Owner)
@@ -138,4 +138,4 @@ func (e *Engine) ForceResult(done quorum.Set, errs []error) (bool, error) {
 
 // IsTokenless reports whether a lock with that owner has no token: it belongs to another library, or was
 // released and is kept for its MinHold.
-func IsTokenless(owner string) bool { return quorum.ClientOf(owner) == "" || quorum.IsKept(owner) }
+func IsTokenless(owner string) bool { return quorum.ClientOf(owner) == "" || quorum.IsMinHoldID(owner) }

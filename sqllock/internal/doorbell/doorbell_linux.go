@@ -75,8 +75,8 @@ func checkName(file string) error {
 	return nil
 }
 
-// Check returns why a socket cannot be created beside the file; nil: it can. It creates none.
-func Check(file string) error {
+// CheckSupport returns an error if no socket can be created beside file. It does not create one.
+func CheckSupport(file string) error {
 	const write = 2 // W_OK
 	if err := checkName(file); err != nil {
 		return err

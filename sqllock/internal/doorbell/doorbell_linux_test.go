@@ -283,13 +283,13 @@ func TestLongFolderPathWorks(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := Open(long, newID("A"), nil)
-	for what, err := range map[string]error{"Open": err, "Check": Check(long)} {
+	for what, err := range map[string]error{"Open": err, "Check": CheckSupport(long)} {
 		if err == nil || !strings.Contains(err.Error(), "60 bytes") {
 			t.Errorf("%s() for a long name = %v, want how long it is", what, err)
 		}
 	}
-	if err := Check(file); err != nil {
-		t.Errorf("Check() = %v", err)
+	if err := CheckSupport(file); err != nil {
+		t.Errorf("CheckSupport() = %v", err)
 	}
 }
 

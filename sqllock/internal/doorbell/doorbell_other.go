@@ -8,8 +8,8 @@ type Bell struct{}
 // Open returns ErrUnsupported.
 func Open(string, string, func(string)) (*Bell, error) { return nil, ErrUnsupported }
 
-// Check returns ErrUnsupported.
-func Check(string) error { return ErrUnsupported }
+// CheckSupport returns ErrUnsupported.
+func CheckSupport(string) error { return ErrUnsupported }
 
 // Ring does nothing.
 func (*Bell) Ring(string, string) (dead bool) { return false }

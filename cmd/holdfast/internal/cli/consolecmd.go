@@ -75,7 +75,7 @@ func (a *app) runConsole(prefix string, fl *consoleFlags) error {
 		opts.Hosts = append(opts.Hosts, strings.ToLower(host))
 	}
 	if fl.allowForce {
-		opts.Force = a.forceHolder
+		opts.Force = a.forceReleaseViewed
 		opts.Taken = func(r force.Record) {
 			if err := a.writeJSON(r); err != nil {
 				a.log.Error("the record of a lock that was taken away is lost: " + oneLine(err))

@@ -58,7 +58,7 @@ func printedText(as string, print func(a *app) error) string {
 // joinLines removes the line ends of a JSON encoder between the values.
 func joinLines(text string) string { return strings.ReplaceAll(text, "\n", "") }
 
-// nameInJSON returns the name in a JSON document.
+// nameInJSON returns the field Name of a JSON document, or the text of the error if there is none.
 func nameInJSON(document string) string {
 	var got struct{ Name string }
 	if err := json.Unmarshal([]byte(document), &got); err != nil {
@@ -209,7 +209,7 @@ func TestCompletedNamesAreOneWord(t *testing.T) {
 }
 
 // A name can change neither the statements nor the file of a database.
-func TestNameIsNeitherSQLNorPath(t *testing.T) {
+func TestHostileLockNameIsStoredLiterally(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	drv, err := sqlite.Open(t.Context(), "sqlite://"+filepath.Join(dir, "locks.db"), nil)

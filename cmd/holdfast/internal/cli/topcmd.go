@@ -84,7 +84,7 @@ func (a *app) runTop(prefix string, fl *topFlags) error {
 		return interruptedBy(ctx, err)
 	}
 	records, err := top.Run(ctx, source, top.Options{
-		In: in, Out: out, Force: a.forceHolder, Every: time.Duration(fl.every.duration), Sort: live.Sort(fl.sort.value), Plain: os.Getenv("NO_COLOR") != "",
+		In: in, Out: out, Force: a.forceReleaseViewed, Every: time.Duration(fl.every.duration), Sort: live.Sort(fl.sort.value), Plain: os.Getenv("NO_COLOR") != "",
 	})
 	end()
 	for _, r := range records {
@@ -130,8 +130,8 @@ func (a *app) startSource(ctx context.Context, prefix string) (source *live.Sour
 	}, nil
 }
 
-// forceHolder force-releases a lock, over connections that may write.
-func (a *app) forceHolder(ctx context.Context, st holdfast.Status, reason string) (force.Record, error) {
+// forceReleaseViewed force-releases a lock of a view. It opens a client that may write for that.
+func (a *app) forceReleaseViewed(ctx context.Context, st holdfast.Status, reason string) (force.Record, error) {
 	client, err := a.openWriter(ctx)
 	if err != nil {
 		return force.Record{}, err

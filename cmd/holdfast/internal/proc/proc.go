@@ -425,8 +425,8 @@ func (g *gate) close() {
 	}
 }
 
-// RunGate is the gate's side. args are the path of the command and its arguments. It returns only if it cannot
-// become the command.
+// RunGate runs in the child process. It waits until holdfast opens the gate, and then executes the command: args are
+// its path and its arguments. It returns an exit code only if it cannot execute the command.
 func RunGate(args []string) int {
 	entry, exit := os.NewFile(3, "gate"), os.NewFile(4, "verdict")
 	fmt.Fprint(exit, gateReady)

@@ -22,7 +22,7 @@ import (
 // hostileName is a name with control sequences for a terminal, with wide letters, and long.
 const hostileName = "a\x1b[2J\x1b]0;title\x07\r\n大きな名前-größe-" + "0123456789012345678901234567890123456789012345678901234567890123456789"
 
-// client returns a client in memory that holds these locks until the test ends.
+// client returns a client of an in-memory driver. It holds the locks names until the test ends.
 func client(t *testing.T, names ...string) *holdfast.Client {
 	t.Helper()
 	c, err := holdfast.New(memory.New(3), &holdfast.Options{Holder: holdfast.Holder{Host: "web-1", PID: 7, Program: "test"}})
