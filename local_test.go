@@ -401,7 +401,7 @@ func TestCancelBeforeAnyAnswerIsNoOutage(t *testing.T) {
 			if errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, holdfast.ErrHeld) {
 				t.Errorf("%s: %v, although nothing stood in the way", what, err)
 			}
-			if want == context.DeadlineExceeded && !strings.Contains(fmt.Sprint(err), "before an answer came of memory-1, memory-2") {
+			if errors.Is(want, context.DeadlineExceeded) && !strings.Contains(fmt.Sprint(err), "before an answer came of memory-1, memory-2") {
 				t.Errorf("%s: %v does not name the nodes that were asked", what, err)
 			}
 		}
