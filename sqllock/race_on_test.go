@@ -2,5 +2,5 @@
 
 package sqllock_test
 
-// raced reports that the race detector is on. Each process then takes several times the memory.
-const raced = true
+// raceDetectorOn reports that the race detector is on. Each process then takes several times the memory.
+const raceDetectorOn = true
