@@ -2,9 +2,11 @@ package holdfast_test
 
 import (
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -158,14 +160,39 @@ func TestReadmeFiguresMatchLinkedPages(t *testing.T) {
 	}
 }
 
-func TestTestsNamedInPagesExist(t *testing.T) {
-	t.Parallel()
-	exists := make(map[string]bool)
+// testNames returns the names of all tests and fuzz targets.
+func testNames(t *testing.T) map[string]bool {
+	t.Helper()
+	names := make(map[string]bool)
 	for _, text := range readRepository(t, "_test.go", "locktest.go") {
 		for _, test := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`).FindAllStringSubmatch(text, -1) {
-			exists[test[1]] = true
+			names[test[1]] = true
 		}
 	}
+	return names
+}
+
+// Package testing runs nothing, and reports no error, if a pattern matches no test.
+func TestTestsChosenByScriptsExist(t *testing.T) {
+	t.Parallel()
+	names := slices.Collect(maps.Keys(testNames(t)))
+	chosen := 0
+	for script, text := range readRepository(t, "Makefile", "tools/nightly", "tools/loaded") {
+		for _, pattern := range regexp.MustCompile(`\b(?:Test|Fuzz)[A-Z]\w+`).FindAllString(text, -1) {
+			chosen++
+			if !slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, pattern) }) {
+				t.Errorf("%s chooses %s, which matches no test", script, pattern)
+			}
+		}
+	}
+	if chosen < 5 {
+		t.Errorf("only %d names of tests were found", chosen)
+	}
+}
+
+func TestTestsNamedInPagesExist(t *testing.T) {
+	t.Parallel()
+	exists := testNames(t)
 	for page, text := range readRepository(t, ".md") {
 		for _, test := range regexp.MustCompile("`((?:Test|Fuzz)\\w+)[`/]").FindAllStringSubmatch(text, -1) {
 			if !exists[test[1]] && test[1] != "TestRenew2" { // CONTRIBUTING's example of a bad name
