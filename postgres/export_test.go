@@ -58,6 +58,24 @@ func LockedTable(query string) (table string, seen []string, err error) {
 // HandlePayload handles a notification with this payload.
 func (d *Driver) HandlePayload(payload string) { d.handlePayload(payload) }
 
+// HearsChannel reports whether d takes a connection that listens to channel for one that receives d's
+// notifications. listening is called before d asks.
+func (d *Driver) HearsChannel(ctx context.Context, channel string, listening func()) (bool, error) {
+	var in inbox
+	conn, err := d.dialConn(ctx, in.add)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
+		return false, err
+	}
+	listening()
+	ctx, cancel := context.WithTimeout(ctx, pace.NotifyTime())
+	defer cancel()
+	return d.hearsChannel(ctx, conn, &in)
+}
+
 // WaitForWake returns a channel that receives when a notification wakes the waiter owner.
 func (d *Driver) WaitForWake(owner string) <-chan struct{} {
 	wake := make(chan struct{}, 1)

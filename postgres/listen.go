@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
@@ -288,17 +289,25 @@ func (d *Driver) noteShared() {
 }
 
 // hearsChannel reports whether conn, which listens to the driver's channel, receives a notification. If not,
-// conn stops listening.
+// conn stops listening. A notification without the text that it sends proves nothing: behind a pooler, conn
+// also receives what is meant for another client whose LISTEN went to the same session.
 func (d *Driver) hearsChannel(ctx context.Context, conn *pgx.Conn, in *inbox) (bool, error) {
-	if _, err := d.pool.Exec(ctx, "SELECT pg_notify($1, '')", pgx.QueryExecModeExec, d.owners.Client); err != nil {
+	sent := rand.Text()
+	if _, err := d.pool.Exec(ctx, "SELECT pg_notify($1, $2)", pgx.QueryExecModeExec, d.owners.Client, sent); err != nil {
 		return false, err
 	}
-	_, err := in.awaitPayload(ctx, conn)
-	if err == nil || d.calls.Alive.Err() != nil || conn.IsClosed() {
-		return err == nil, err
+	for {
+		switch payload, err := in.awaitPayload(ctx, conn); {
+		case payload == sent:
+			return true, nil
+		case err == nil:
+			continue
+		case d.calls.Alive.Err() != nil || conn.IsClosed():
+			return false, err
+		}
+		conn.Exec(d.calls.Alive, "UNLISTEN *", pgx.QueryExecModeExec)
+		return false, nil
 	}
-	conn.Exec(d.calls.Alive, "UNLISTEN *", pgx.QueryExecModeExec)
-	return false, nil
 }
 
 // watchDatabase asks the database now and then, so that its state stays known while nobody calls.

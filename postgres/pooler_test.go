@@ -97,6 +97,16 @@ func TestDriverReportsPollingBehindPoolerOnce(t *testing.T) {
 	}
 }
 
+// Behind a pooler, a connection also receives the notifications of clients whose LISTEN went to the same session.
+func TestForeignNotificationProvesNoListening(t *testing.T) {
+	r := startRig(t)
+	d := r.newDriver()
+	heard, err := d.HearsChannel(r.Context(), "other", func() { r.execSQL("SELECT pg_notify('other', '')") })
+	if heard || err != nil {
+		t.Errorf("a connection that hears only other clients is taken for one that hears: %v, %v", heard, err)
+	}
+}
+
 // The server crashes while clients hold locks and wait for them.
 func TestLocksSurviveServerCrash(t *testing.T) {
 	t.Parallel()
