@@ -66,8 +66,9 @@ import (
 
 const (
 	minTTL = 2 * time.Second
-	// batch bounds the grants per renewal request. A transaction may have 128 operations.
-	batch = 64
+	// batch bounds the grants per renewal request, and so the memory that its answer may take. A transaction
+	// may have 128 operations.
+	batch = 32
 	// room bounds the concurrent requests that acquire or release locks. The members write concurrent requests
 	// to disk together.
 	room = 64

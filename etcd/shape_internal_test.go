@@ -1,8 +1,11 @@
 package etcd
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +13,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 )
 
 // eventStream sends events of a watch without end.
@@ -51,6 +55,37 @@ func TestEndlessEventsAreSlowed(t *testing.T) {
 			t.Errorf("%d bytes of events arrived in %v, and then %v; want %d at most, until the context ends", bytes, span, err, most)
 		}
 	})
+}
+
+// An answer to a renewal is decoded whole before anything can look at it, and two bytes are an empty key.
+func TestRenewalAnswerFitsMemoryLimit(t *testing.T) {
+	gets := make([]*pb.RequestOp, batch)
+	for i := range gets {
+		gets[i] = &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: []byte("k"), Limit: 1}}}
+	}
+	limit := answerLimit(&pb.TxnRequest{Success: gets})
+	header := func(field, size int) []byte { return binary.AppendUvarint([]byte{byte(field<<3 | 2)}, uint64(size)) }
+	keys := bytes.Repeat(header(2, 0), (limit-20)/2) // RangeResponse.kvs
+	answer := append(header(1, len(keys)), keys...)  // ResponseOp.response_range
+	answer = append(header(3, len(answer)), answer...)
+	if len(answer) > limit {
+		t.Fatalf("the answer has %d bytes, want %d at most", len(answer), limit)
+	}
+	inUse := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := inUse()
+	var r pb.TxnResponse
+	if err := proto.Unmarshal(answer, &r); err != nil {
+		t.Fatal(err)
+	}
+	took := inUse() - before
+	if n := len(r.Responses[0].GetResponseRange().Kvs); n != len(keys)/2 || took > 8<<20 {
+		t.Errorf("%d keys in %d bytes take %d bytes of memory, want 8 MB at most", n, len(answer), took)
+	}
 }
 
 // A burst that real members send waits for nothing.
