@@ -100,14 +100,15 @@ type entry struct {
 // to the same key runs; other keys are not affected. The token is recorded before write runs and stays
 // recorded if write fails or panics, so that no earlier holder may write after that.
 //
-// For a stale token Do returns a *StaleError, and for one beyond MaxAhead ErrAhead; it does not call write then.
+// For a stale token Do returns a *StaleError, for one beyond MaxAhead ErrAhead, and without an owner an error
+// that matches holdfast.ErrInvalid; it does not call write then.
 // write must not call the Guard for the same key.
 func (g *Guard) Do(key string, token holdfast.Token, owner string, write func() error) error {
 	e := g.useEntry(key)
 	defer g.leaveEntry(e)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err := g.checkClock(key, token); err != nil {
+	if err := g.checkArguments(key, token, owner); err != nil {
 		return err
 	}
 	if err := e.admitToken(key, token, owner); err != nil {
@@ -131,7 +132,7 @@ func (g *Guard) Check(key string, token holdfast.Token, owner string) error {
 	defer g.leaveEntry(e)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err := g.checkClock(key, token); err != nil {
+	if err := g.checkArguments(key, token, owner); err != nil {
 		return err
 	}
 	return e.checkToken(key, token, owner)
@@ -179,8 +180,11 @@ func (g *Guard) leaveEntry(e *entry) {
 	e.users--
 }
 
-// checkClock returns the error for a token that is too far ahead of the clock.
-func (g *Guard) checkClock(key string, token holdfast.Token) error {
+// checkArguments returns the error for a call without an owner, or with a token too far ahead of the clock.
+func (g *Guard) checkArguments(key string, token holdfast.Token, owner string) error {
+	if owner == "" {
+		return fmt.Errorf("fence: %q: %w: the owner is empty; give Lease.Owner, which tells leases with equal tokens apart", key, holdfast.ErrInvalid)
+	}
 	if g.MaxAhead <= 0 || int64(token) <= time.Now().Add(g.MaxAhead).UnixMicro() {
 		return nil
 	}

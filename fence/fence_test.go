@@ -212,3 +212,18 @@ func TestTokenAheadOfClockIsNotRecorded(t *testing.T) {
 		}
 	})
 }
+
+// Two leases of different services may have one token, and only their owners tell them apart.
+func TestGuardRequiresOwner(t *testing.T) {
+	t.Parallel()
+	var g fence.Guard
+	write := func() error { t.Error("write was called"); return nil }
+	for _, err := range []error{g.Do("k", 7, "", write), g.Claim("k", 7, ""), g.Check("k", 7, "")} {
+		if !errors.Is(err, holdfast.ErrInvalid) {
+			t.Errorf("error %v, want ErrInvalid", err)
+		}
+	}
+	if token, _ := g.Highest("k"); token != 0 {
+		t.Errorf("token %d was recorded", token)
+	}
+}
