@@ -181,7 +181,7 @@ func TestListYieldsHeldLocks(t *testing.T) {
 	})
 }
 
-func TestBadArgumentsAreRejectedAndChangeNothing(t *testing.T) {
+func TestBadArgumentsAreRejectedWithoutEffect(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		b.freezeNodes() // any request would hang now
 		bad := map[string]*holdfast.AcquireOptions{
@@ -247,7 +247,7 @@ func (d *adoptHookDriver) Adopt(ctx context.Context, g driver.Grant) (driver.Gra
 	return d.Driver.Adopt(ctx, g)
 }
 
-func TestAdoptDuringCloseLeavesNothing(t *testing.T) {
+func TestAdoptDuringCloseLeaksNoLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{NoRenew: true, Adoptable: true})
 		drv := &adoptHookDriver{Driver: b.drv.Peer()}

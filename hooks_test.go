@@ -48,7 +48,7 @@ func inSlowBubble(t *testing.T, fn func(t *testing.T, b *bench)) {
 	})
 }
 
-func TestSlowHookDelaysNoLoss(t *testing.T) {
+func TestSlowHookDoesNotDelayLoss(t *testing.T) {
 	inSlowBubble(t, func(t *testing.T, b *bench) {
 		var leases []*holdfast.Lease
 		for i := range 10 {
@@ -63,7 +63,7 @@ func TestSlowHookDelaysNoLoss(t *testing.T) {
 	})
 }
 
-func TestSlowHookDelaysNoRenewal(t *testing.T) {
+func TestSlowHookDoesNotDelayRenewal(t *testing.T) {
 	inSlowBubble(t, func(t *testing.T, b *bench) {
 		b.acquire(b.client, "lost", &holdfast.AcquireOptions{TTL: time.Second, NoRenew: true})
 		var leases []*holdfast.Lease
@@ -80,7 +80,7 @@ func TestSlowHookDelaysNoRenewal(t *testing.T) {
 	})
 }
 
-func TestSlowHookDelaysNoCall(t *testing.T) {
+func TestSlowHookDoesNotDelayCalls(t *testing.T) {
 	inSlowBubble(t, func(t *testing.T, b *bench) {
 		begin := time.Now()
 		for range 10 {
@@ -295,7 +295,7 @@ func TestLogIsReadableInJSON(t *testing.T) {
 	})
 }
 
-func TestOutageWarnsOnceOfEachLease(t *testing.T) {
+func TestOutageWarnsOncePerLease(t *testing.T) {
 	var log bytes.Buffer
 	failed := 0
 	opts := &holdfast.Options{

@@ -41,7 +41,7 @@ func TestPrintedLeaseShowsKeyAndToken(t *testing.T) {
 
 // The next renewal restores the lock at nodes that forgot it. If a majority forgot it, the lease ends with
 // that renewal, even if a caller calls Check before.
-func TestCheckChangesNothing(t *testing.T) {
+func TestCheckDoesNotChangeLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		lose := func(nodes int) {
@@ -297,7 +297,7 @@ func TestCloseKeepsMinHold(t *testing.T) {
 	})
 }
 
-func TestCancelledWaiterLeavesNoMinHold(t *testing.T) {
+func TestCancelledWaiterIgnoresMinHold(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for range 50 {
 			l := b.acquire(b.client, "k", nil)

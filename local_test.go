@@ -351,7 +351,7 @@ func TestHeldErrorNamesHolderInThisProcess(t *testing.T) {
 	})
 }
 
-func TestTryOnLocallyHeldKeyAsksNoService(t *testing.T) {
+func TestTryOnLocallyHeldKeyFailsLocally(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		b.freezeNodes()
@@ -383,7 +383,7 @@ func TestWaitEndingAtItsTurnIsHeld(t *testing.T) {
 }
 
 // A caller that cancels before the service answers has met no obstacle, so its error reports no outage.
-func TestCancelBeforeAnyAnswerIsNoOutage(t *testing.T) {
+func TestCancelBeforeAnswerIsNotOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -582,7 +582,7 @@ func (d *pausedDriver) Acquire(ctx context.Context, req driver.Request) (driver.
 }
 
 // The holder from before the standstill may be dead, and a node that had no time to answer may be healthy.
-func TestWaitEndedByStandstillNamesNoHolder(t *testing.T) {
+func TestWaitEndedBySuspendOmitsOldHolder(t *testing.T) {
 	for name, tt := range map[string]struct {
 		stands time.Duration
 		down   bool

@@ -96,7 +96,7 @@ func TestLockExpiresAtDeadlineDespiteMargin(t *testing.T) {
 	})
 }
 
-func TestNoRenewalAfterMargin(t *testing.T) {
+func TestRenewalStopsAtMargin(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var renewed atomic.Int32
@@ -207,7 +207,7 @@ func TestHandedOverLeaseKeepsMargin(t *testing.T) {
 	})
 }
 
-func TestNoHandOverAfterMargin(t *testing.T) {
+func TestHandOverStopsAtMargin(t *testing.T) {
 	var g grantCounter
 	inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.count}}, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 300 * time.Millisecond, NoRenew: true, Margin: 200 * time.Millisecond})

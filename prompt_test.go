@@ -12,7 +12,7 @@ import (
 )
 
 // Waits end that have acquired some of their locks, while the service answers no release.
-func TestSilentServiceDelaysNoEndOfWait(t *testing.T) {
+func TestWaitsEndWithoutAnswers(t *testing.T) {
 	several := func(ctx context.Context, c *holdfast.Client, wait time.Duration) error {
 		_, err := c.AcquireAll(ctx, []string{"a", "k"}, &holdfast.AcquireOptions{Wait: wait})
 		return err

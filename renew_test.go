@@ -211,7 +211,7 @@ func TestRenewalsOfManyLeasesTravelTogether(t *testing.T) {
 
 // Renewals that are due together travel together. A lease that is nearly over leaves little time for its
 // answers.
-func TestLeaseNearItsEndShortensNoOtherRenewal(t *testing.T) {
+func TestExpiringLeaseDoesNotShortenOtherRenewals(t *testing.T) {
 	// The renewals of the ending lease take a second each, with a second between them; the last begins 200 ms
 	// before its end.
 	renewBesideEndingLease(t, 57780*time.Millisecond, 200*time.Millisecond, minuteTTL, func(t *testing.T, ends, _ time.Duration) {
@@ -222,7 +222,7 @@ func TestLeaseNearItsEndShortensNoOtherRenewal(t *testing.T) {
 }
 
 // A lease with a long TTL gives its nodes more time to answer.
-func TestLeaseNearItsEndDelaysNoOtherRenewal(t *testing.T) {
+func TestExpiringLeaseDoesNotDelayOtherRenewals(t *testing.T) {
 	short := &holdfast.AcquireOptions{TTL: 3 * time.Second}
 	renewBesideEndingLease(t, 59760*time.Millisecond, 20*time.Millisecond, short, func(t *testing.T, _, sound time.Duration) {
 		if sound < 1900*time.Millisecond {
@@ -457,7 +457,7 @@ func (d *overlapDriver) Renew(ctx context.Context, grants []driver.Grant) []driv
 	return d.Driver.Renew(ctx, grants)
 }
 
-func TestHandOverStartsNoSecondRenewal(t *testing.T) {
+func TestHandOverKeepsOneRenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		drv := &overlapDriver{Driver: memory.New(1), underway: make(map[string]int)}

@@ -72,7 +72,7 @@ func TestLateRenewalIsLoss(t *testing.T) {
 	})
 }
 
-func TestNoLocalHandOverWhenTTLDiffers(t *testing.T) {
+func TestLocalHandOverNeedsEqualTTL(t *testing.T) {
 	var g grantCounter
 	inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.count}}, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
@@ -94,7 +94,7 @@ func TestNoLocalHandOverWhenTTLDiffers(t *testing.T) {
 	})
 }
 
-func TestNoHandOverAfterHalfTheTTL(t *testing.T) {
+func TestLocalHandOverNeedsHalfTheTTL(t *testing.T) {
 	for name, tt := range map[string]struct {
 		noRenew bool
 		held    time.Duration // the lease may be passed on for 100 ms
@@ -130,7 +130,7 @@ func TestNoHandOverAfterHalfTheTTL(t *testing.T) {
 	}
 }
 
-func TestNoHandOverAfterLoss(t *testing.T) {
+func TestLostLeaseIsNotHandedOver(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		var inside atomic.Int32

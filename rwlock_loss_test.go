@@ -75,7 +75,7 @@ func TestWriterWithoutGateFreesPlaces(t *testing.T) {
 
 // A reader whose gate is taken away while it waits for a place queues again, behind the callers that passed
 // the gate meanwhile.
-func TestGateLostMidwayGrantsNothing(t *testing.T) {
+func TestReaderQueuesAgainAfterLosingGate(t *testing.T) {
 	runOnNodeCounts(t, func(t *testing.T, b *bench) {
 		other := b.newPeer()
 		held := []*holdfast.Lease{b.acquireAs(other, "k", readerClaim(2)), b.acquireAs(other, "k", readerClaim(2))}
@@ -257,7 +257,7 @@ func wantWriteAtOnce(t *testing.T, c *holdfast.Client) {
 }
 
 // A caller whose context ends at any step leaves no lock and no queue entry.
-func TestCancelledReaderOrWriterLeavesNothing(t *testing.T) {
+func TestCancelledReadersAndWritersFreeEverything(t *testing.T) {
 	for _, opts := range []*claim{readerClaim(3), writerClaim(3)} {
 		t.Run(fmt.Sprint(opts.shared), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bench) {

@@ -56,7 +56,7 @@ func TestUpgradeUnderLeaseIsRejected(t *testing.T) {
 	})
 }
 
-func TestDowngradeAdmitsNoOtherWriter(t *testing.T) {
+func TestDowngradeExcludesOtherWriters(t *testing.T) {
 	runOnNodeCounts(t, func(t *testing.T, b *bench) {
 		type tag struct{}
 		w, err := acquireAs(context.WithValue(t.Context(), tag{}, "mine"), b.client, "k", writerClaim(3))
@@ -104,7 +104,7 @@ func TestDowngradeAdmitsNoOtherWriter(t *testing.T) {
 	})
 }
 
-func TestDowngradedWritersOnlyMeetReaders(t *testing.T) {
+func TestDowngradedWriterNeverMeetsWriter(t *testing.T) {
 	runOnNodeCounts(t, func(t *testing.T, b *bench) {
 		h := readWriteWatch{t: t}
 		var all sync.WaitGroup

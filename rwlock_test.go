@@ -151,7 +151,7 @@ func TestWriterExcludesEverybody(t *testing.T) {
 	})
 }
 
-func TestReadersHoldTogetherAndWritersAlone(t *testing.T) {
+func TestReadersShareAndWritersExclude(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		h := readWriteWatch{t: t}
 		var all sync.WaitGroup
@@ -464,7 +464,7 @@ func TestBadReaderCallsAreRejected(t *testing.T) {
 }
 
 // A reader's lease with NoRenew lasts one TTL from when it got its place, however long it waited.
-func TestReadersNoRenewTTLBeginsWithItsPlace(t *testing.T) {
+func TestUnrenewedReaderKeepsPlaceForWholeTTL(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		w := b.acquireAs(b.newPeer(), "k", writerClaim(2))
 		got := b.acquireLater(b.client, &claim{readers: 2, shared: true, AcquireOptions: holdfast.AcquireOptions{NoRenew: true, TTL: 5 * time.Second}})

@@ -223,7 +223,7 @@ func TestReleasedSlotIsTriedFirst(t *testing.T) {
 }
 
 // Only a dead client, or a caller that uses a slot as a lock, waits for a single slot.
-func TestSingleSlotWaiterHidesNoFreeSlot(t *testing.T) {
+func TestWaiterForOneSlotDoesNotHideOthers(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		first := b.acquire(b.newPeer(), "k#0", nil)
 		var all sync.WaitGroup
@@ -272,7 +272,7 @@ func TestWaiterBehindOthersTriesOneSlot(t *testing.T) {
 	})
 }
 
-func TestCancelledSlotWaiterLeavesNothing(t *testing.T) {
+func TestCancelledSlotWaiterLeavesQueue(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		opts := &claim{slots: 3}
 		holder := b.newPeer()

@@ -231,7 +231,7 @@ func TestLeaseLostMidwayIsAcquiredAgain(t *testing.T) {
 	})
 }
 
-func TestCancelledAcquireAllLeavesNothing(t *testing.T) {
+func TestCancelledAcquireAllReleasesEverything(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		keys := []string{"a", "b", "c", "d"}
 		clients := []*holdfast.Client{b.client, b.newPeer(), b.newPeer()}

@@ -24,7 +24,7 @@ func (r *rig) checkNoBlame(d driver.Driver) {
 }
 
 // The callers leave in the middle of each kind of call.
-func TestCancelledCallerBlamesNoMember(t *testing.T) {
+func TestCancelDoesNotMarkMemberDown(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		d := r.newDriver()
 		r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "free", longTTL), 0))
@@ -54,7 +54,7 @@ func TestCancelledCallerBlamesNoMember(t *testing.T) {
 }
 
 // The client was suspended, so the time limit of its request is long over when it runs again.
-func TestSuspendedClientBlamesNoMember(t *testing.T) {
+func TestSuspendDoesNotMarkMemberDown(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		d := r.newDirectDriver()
 		r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", longTTL), 0))

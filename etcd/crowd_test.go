@@ -14,7 +14,7 @@ import (
 
 var waiters = flag.Int("waiters", 64, "how many wait in TestManyWaitersSurviveLeaderFailure; a multiple of four")
 
-func TestClientServesCrowd(t *testing.T) {
+func TestClientServesManyWaiters(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		fixture.CheckCrowd(r.Rig, r.newDriver(), 1000)
 	})

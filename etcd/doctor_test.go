@@ -72,7 +72,7 @@ func (r *rig) wantOneFinding(found []driver.Finding, check string, v driver.Verd
 	}
 }
 
-func TestSoundClusterHasNoFindings(t *testing.T) {
+func TestDoctorPassesHealthyCluster(t *testing.T) {
 	r := startAlone(t, 3)
 	before, err := r.direct.Get(r.WaitContext(), "\x00", clientv3.WithFromKey())
 	r.NoError(err)

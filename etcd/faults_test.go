@@ -90,14 +90,14 @@ func TestWaitSurvivesCompaction(t *testing.T) {
 }
 
 // For each kind of request.
-func TestLostReplyCostsNoLock(t *testing.T) {
+func TestLockSurvivesLostReply(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		fixture.CheckLostReplies(r.Rig, r.newDriver(), func() { r.awaitKeys("k", 0) }, "LeaseGrant", "Txn", "DeleteRange", "Range", "LeaseKeepAlive", "LeaseRevoke")
 	})
 }
 
 // The test holds back the request that creates the key until its caller has gone and its lease is revoked.
-func TestLateRequestTakesNothing(t *testing.T) {
+func TestLateRequestDoesNotAcquire(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for _, noWait := range []bool{true, false} {
 			d := r.newDriver()

@@ -25,7 +25,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-var hostile = flag.Int("hostile", 150, "how many seeds TestHostileAnswersCauseNoPanic tries, beginning with -seed")
+var hostile = flag.Int("hostile", 150, "how many seeds TestHostileAnswersDoNotPanic tries, beginning with -seed")
 
 // answerSpoiler changes answers at random: draw(n) returns a number below n.
 type answerSpoiler struct {
@@ -102,7 +102,7 @@ func (s *answerSpoiler) setField(m protoreflect.Message, f protoreflect.FieldDes
 }
 
 // Another program at a member's address may send anything. Every call ends with its context, without a panic.
-func TestHostileAnswersCauseNoPanic(t *testing.T) {
+func TestHostileAnswersDoNotPanic(t *testing.T) {
 	t.Parallel()
 	first := *seed
 	if first == 0 {
@@ -216,7 +216,7 @@ func callEverything(t *testing.T, draw func(n int) int) {
 }
 
 // Events without a key, and a watch that ends twice, would panic in etcd's client.
-func TestOddWatchEventsOnlyDelayWaiter(t *testing.T) {
+func TestInvalidWatchEventsDoNotPanic(t *testing.T) {
 	for what, odd := range map[string]struct {
 		twist func(*pb.WatchResponse)
 		again bool

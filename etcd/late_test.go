@@ -55,7 +55,7 @@ func (r *rig) checkTrusted(what string, key string, g driver.Grant) {
 }
 
 // The late adoption arrives after its sender has gone and the holder has renewed the lease.
-func TestLateAdoptionShortensNoTrust(t *testing.T) {
+func TestLateAdoptionDoesNotShortenLease(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		holder, adopter := r.newDirectDriver(), r.newDriver()
 		g := r.acquireAdoptable(holder)
@@ -74,7 +74,7 @@ func TestLateAdoptionShortensNoTrust(t *testing.T) {
 }
 
 // Meanwhile the next holder has adopted the lock.
-func TestLateRequestLeavesNextHolderAlone(t *testing.T) {
+func TestLateRequestSparesNextHolder(t *testing.T) {
 	t.Parallel()
 	for what, send := range map[string]func(ctx context.Context, d *etcd.Driver, g driver.Grant){
 		"release":              func(ctx context.Context, d *etcd.Driver, g driver.Grant) { d.Release(ctx, g, 0) },
@@ -99,7 +99,7 @@ func TestLateRequestLeavesNextHolderAlone(t *testing.T) {
 }
 
 // The next lock uses the same etcd lease.
-func TestLateForceLeavesNextLockAlone(t *testing.T) {
+func TestLateForceSparesNextHolder(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		holder, other := r.newDirectDriver(), r.newDriver()
 		g := r.acquireAdoptable(holder)

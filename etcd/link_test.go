@@ -15,7 +15,7 @@ import (
 
 // The test runs with one member and with three. All connections silently stop passing data, as behind a
 // firewall that drops them, and new ones work. Only a new connection can renew the lease.
-func TestDeadLinksAreReplaced(t *testing.T) {
+func TestDeadConnectionsAreReplaced(t *testing.T) {
 	r := startRig(t)
 	for _, members := range []int{1, 3} {
 		var ways []*faultproxy.Proxy
@@ -41,7 +41,7 @@ func TestDeadLinksAreReplaced(t *testing.T) {
 }
 
 // The leases have a TTL of 5 s, and the links die at different times. The waiter keeps its turn too.
-func TestDeadLinksCostNoLease(t *testing.T) {
+func TestLeaseSurvivesDeadConnections(t *testing.T) {
 	for _, members := range []int{1, 3} {
 		t.Run(fmt.Sprint(members), func(t *testing.T) {
 			inBubbleOf(t, members, func(r *rig) {
@@ -65,7 +65,7 @@ func TestDeadLinksCostNoLease(t *testing.T) {
 }
 
 // During the login the driver asks the member for its state, and the member answers that.
-func TestSlowLoginsKeepTheirLink(t *testing.T) {
+func TestSlowLoginKeepsItsConnection(t *testing.T) {
 	inBubbleOf(t, 1, func(r *rig) {
 		r.fake.members[0].update(func(m *fakeMember) { m.login = 4 * time.Second })
 		r.opts.Username, r.opts.Password = "me", fixture.Secret

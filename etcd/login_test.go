@@ -227,7 +227,7 @@ func TestNewLoginRestartsWatches(t *testing.T) {
 }
 
 // A cluster may turn authentication on while clients have leases.
-func TestAuthenticationTurnedOnCostsNoLease(t *testing.T) {
+func TestLeaseSurvivesEnablingAuthentication(t *testing.T) {
 	r := startWithLogin(t, 1)
 	r.asRoot(func(c *clientv3.Client) error { return errorOf(c.AuthDisable(t.Context())) })
 	d, err := etcd.New(r.Context(), r.cluster.Addrs(), withoutCheck(r.opts))

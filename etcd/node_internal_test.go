@@ -41,7 +41,7 @@ func (c *silentConn) Close() error {
 }
 
 // If the connection is given up before the request, the error blames neither TLS nor its absence.
-func TestHangingMemberIsNoTLSFault(t *testing.T) {
+func TestHangingMemberIsNotTLSError(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]*Options{"plain": {}, "TLS": {TLS: &tls.Config{InsecureSkipVerify: true}}} {
 		t.Run(name, func(t *testing.T) {

@@ -159,7 +159,7 @@ func TestUserNeedsPasswordAndRole(t *testing.T) {
 }
 
 // The error of the network comes without filler words.
-func TestPlainMembersGetNoTLS(t *testing.T) {
+func TestConnectErrorsNameTheFix(t *testing.T) {
 	r := startRig(t)
 	fixture.CheckTLSFix(r.Rig, openPlain, map[string]string{"etcds://" + r.cluster.Addrs()[0]: "write etcd://"})
 	d, err := etcd.Open(r.WaitContext(), "etcd://127.0.0.1:1", nil)

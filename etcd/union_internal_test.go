@@ -14,7 +14,7 @@ import (
 
 // The answer of another cluster's member that it does not know a lease must not count, though the answer names
 // no cluster.
-func TestForeignMemberCostsNoLease(t *testing.T) {
+func TestLeaseSurvivesMemberOfAnotherCluster(t *testing.T) {
 	gates.NeedsServer(t)
 	t.Parallel()
 	other, err := etcdproc.Start(t.Context(), 1)

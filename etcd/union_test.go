@@ -46,7 +46,7 @@ func TestMembersOfTwoClustersAreRejected(t *testing.T) {
 }
 
 // The other half may belong to another cluster, which a second client reaches.
-func TestHalfOfMembersIsNoMajority(t *testing.T) {
+func TestHalfOfMembersIsNotMajority(t *testing.T) {
 	r := startAlone(t, 1)
 	d, err := etcd.New(r.Context(), []string{r.cluster.Addrs()[0], "127.0.0.1:1"}, withoutCheck(etcd.Options{}))
 	d = fixture.CloseAtEnd(r.Rig, d, err)
@@ -116,7 +116,7 @@ func TestReplacedClusterServesItsClients(t *testing.T) {
 }
 
 // A key under the inner prefix is no lock of the outer one, whatever its name.
-func TestNestedPrefixesShareNoLock(t *testing.T) {
+func TestNestedPrefixesAreIndependent(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		outer := r.newDirectDriver()
 		prefix := r.opts.Prefix

@@ -84,7 +84,7 @@ func TestClaimRejectsOlderWriters(t *testing.T) {
 	}
 }
 
-func TestCheckRecordsNothing(t *testing.T) {
+func TestCheckDoesNotRecordToken(t *testing.T) {
 	t.Parallel()
 	var g fence.Guard
 	g.Claim("k", 5, "a")

@@ -8,7 +8,7 @@ import (
 )
 
 // The pool has four connections, as on a small machine, and each connection answers 200 times a second.
-func TestSmallPoolServesCrowd(t *testing.T) {
+func TestSmallPoolServesManyWaiters(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	r.linkOf(d).Set(func() { r.linkOf(d).Slow = 5 * time.Millisecond })

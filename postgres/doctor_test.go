@@ -84,7 +84,7 @@ func startDurable(t *testing.T, settings ...string) *pgproc.Server {
 	return startAlone(t, append(settings, "fsync=on", "full_page_writes=on", "synchronous_commit=on")...)
 }
 
-func TestSoundDatabaseHasNoFindings(t *testing.T) {
+func TestDoctorPassesHealthyDatabase(t *testing.T) {
 	t.Parallel()
 	r := newRigOn(t, startDurable(t))
 	d := r.newDriver()

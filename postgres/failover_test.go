@@ -95,7 +95,7 @@ func (p *replicatedPair) failOver() {
 
 // A lagging replica may grant a lock whose older holder still trusts its lease. What had been replicated
 // stays, and both FenceTx and a storage that compares tokens reject the older holder.
-func TestFailoverToLaggingReplicaReusesNoToken(t *testing.T) {
+func TestTokensRiseAfterFailoverToLaggingReplica(t *testing.T) {
 	t.Parallel()
 	p := startPair(t)
 	d := p.newDriver()
@@ -168,7 +168,7 @@ func TestSynchronousReplicaHasEveryTrustedGrant(t *testing.T) {
 }
 
 // Tickets and releases do not wait for a replica: losing them in a crash is harmless.
-func TestTicketsAndReleasesWaitForNoReplica(t *testing.T) {
+func TestTicketsAndReleasesDoNotAwaitReplicas(t *testing.T) {
 	t.Parallel()
 	p := startPair(t)
 	p.setOption(p.pool, "synchronous_standby_names = '*'")

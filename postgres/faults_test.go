@@ -18,7 +18,7 @@ import (
 const shortTTL = time.Second
 
 // The test holds back the acquire statement until its caller has gone and the release has run.
-func TestStatementOfGoneSenderTakesNothing(t *testing.T) {
+func TestLateAcquireStatementTakesNoLock(t *testing.T) {
 	r := startRig(t)
 	for _, noWait := range []bool{true, false} {
 		d := r.newDriver()
@@ -50,7 +50,7 @@ func TestStatementOfGoneSenderTakesNothing(t *testing.T) {
 }
 
 // A time-out does not count against the server if the caller left, or if this process was suspended.
-func TestCallerTimeoutIsNoServerFault(t *testing.T) {
+func TestCallerTimeoutIsNotServerFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone, leave := context.WithCancel(t.Context())
 		leave()
@@ -76,7 +76,7 @@ func TestCallerTimeoutIsNoServerFault(t *testing.T) {
 }
 
 // The connection is cut while the statement is held back, so its owner sends the statement again.
-func TestLateRepeatedStatementTakesNothing(t *testing.T) {
+func TestRepeatedStatementAfterCancelTakesNoLock(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	c, p := r.Client(d), r.linkOf(d)
@@ -149,7 +149,7 @@ func TestDeadWaiterLosesItsTurn(t *testing.T) {
 }
 
 // The server executes a statement, and then its connection hangs.
-func TestHangingConnectionDelaysNoRetry(t *testing.T) {
+func TestHangingConnectionDoesNotDelayRetry(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	c, p := r.Client(d), r.linkOf(d)
@@ -168,7 +168,7 @@ func TestHangingConnectionDelaysNoRetry(t *testing.T) {
 }
 
 // A waiter that queues up on any name deletes marks of gone owners and tickets that have expired.
-func TestWaiterSweepsLapsedTickets(t *testing.T) {
+func TestWaiterDeletesExpiredTickets(t *testing.T) {
 	r := startRig(t)
 	r.execSQL(`INSERT INTO holdfast.ticket (name, owner, expires, gone) VALUES
 		('a', 'x', clock_timestamp() - interval '1 second', true), ('b', 'y', clock_timestamp() - interval '1 second', false)`)
@@ -225,7 +225,7 @@ func TestTokensFollowTheClock(t *testing.T) {
 }
 
 // A renewal that comes after the lock has expired reports a loss, even if nobody else has the lock.
-func TestLateRenewalRevivesNoLease(t *testing.T) {
+func TestLateRenewalDoesNotReviveLease(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	g, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: shortTTL}) // short: it expires
@@ -265,7 +265,7 @@ func TestTrustCountsFromBeforeTheStatement(t *testing.T) {
 }
 
 // A grant whose answer leaves less than half of the TTL is not used.
-func TestLateAnswerGrantsNoShortLease(t *testing.T) {
+func TestLateGrantIsNotUsed(t *testing.T) {
 	// A statement may take 300 ms.
 	const ttl, slow = 400 * time.Millisecond, 230 * time.Millisecond
 	r := startRig(t)

@@ -168,7 +168,7 @@ func TestFenceTxRejectsEndedLease(t *testing.T) {
 }
 
 // Holders whose leases end at any moment add to a number that they have read.
-func TestFenceTxLosesNoUpdate(t *testing.T) {
+func TestFenceTxPreventsLostUpdates(t *testing.T) {
 	r := startRig(t)
 	r.execSQL("CREATE TABLE holdfast.account (balance bigint NOT NULL); INSERT INTO holdfast.account VALUES (0)", pgx.QueryExecModeSimpleProtocol)
 	thief := r.newClient()

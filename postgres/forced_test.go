@@ -87,7 +87,7 @@ func TestPollingHolderLearnsWhoForcedIt(t *testing.T) {
 
 // Acquire and Release send one statement each. Apart from them the driver sends one statement every five
 // seconds.
-func TestListeningCostsAcquireNoStatement(t *testing.T) {
+func TestListeningAddsNoStatementToAcquire(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	c := r.Client(d)

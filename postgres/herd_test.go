@@ -86,7 +86,7 @@ func TestWaiterProlongsItsTicket(t *testing.T) {
 }
 
 // The waiter is notified that the lease ended, and polls often from then on.
-func TestWaiterLearnsEndOfOutlivedLease(t *testing.T) {
+func TestWaiterLearnsThatTransactionOutlivedLease(t *testing.T) {
 	r := startRig(t)
 	l, tx, waiting := r.holdLock(r.newDriver(), endlessTTL), r.beginTx(), r.newDriver()
 	r.NoError(waiting.FenceTx(t.Context(), tx, l))

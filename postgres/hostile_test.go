@@ -87,7 +87,7 @@ func TestEndlessAnswerReturnsError(t *testing.T) {
 }
 
 // pgx keeps each setting that a server reports, and copies notifications.
-func TestEndlessNewsEndConnection(t *testing.T) {
+func TestEndlessNotificationsEndConnection(t *testing.T) {
 	t.Parallel()
 	for _, news := range []struct {
 		want    string
@@ -122,7 +122,7 @@ func TestEndlessNewsEndConnection(t *testing.T) {
 }
 
 // A server reports each change of a setting, and a connection may live for years.
-func TestChangedSettingsEndNoConnection(t *testing.T) {
+func TestChangedSettingsKeepConnection(t *testing.T) {
 	t.Parallel()
 	url := startImpostor(t, func(conn net.Conn) {
 		var all []byte
@@ -147,7 +147,7 @@ func TestChangedSettingsEndNoConnection(t *testing.T) {
 }
 
 // PostgreSQL has no error codes of this class, so another database has answered.
-func TestForeignErrorNamesOtherServer(t *testing.T) {
+func TestUnknownErrorCodeNamesOtherServer(t *testing.T) {
 	t.Parallel()
 	refused := serverMessage('E', []byte("SERROR\x00C90022\x00MFunction \"pg_advisory_xact_lock\" not found\x00\x00")...)
 	url := startImpostor(t, func(conn net.Conn) {
@@ -208,7 +208,7 @@ func TestExpiredReleaseFreesMemory(t *testing.T) {
 }
 
 // The caller ended the wait, not the server, so the next wait may open a connection at once.
-func TestEndedWaitDelaysNoOtherConnection(t *testing.T) {
+func TestEndedWaitDoesNotDelayReconnect(t *testing.T) {
 	t.Parallel()
 	d, err := postgres.Open(t.Context(), startSilent(t), &postgres.Options{NoCheck: true})
 	if err != nil {
@@ -252,7 +252,7 @@ func TestRenewalOnFullDatabaseReturnsAtOnce(t *testing.T) {
 }
 
 // A row that another program has written with odd values hides no other row.
-func TestOddRowHidesNoOther(t *testing.T) {
+func TestListSkipsInvalidRow(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	r.AcquireGrant(d, "sound", endlessTTL)

@@ -36,7 +36,7 @@ func TestInboxDropsFloodOfNotifications(t *testing.T) {
 }
 
 // pgx keeps notifications until the program reads them, and nobody reads them on a connection of the pool.
-func TestPoolKeepsNoNotifications(t *testing.T) {
+func TestPoolDropsNotifications(t *testing.T) {
 	t.Parallel()
 	d, err := Open(t.Context(), "postgres://u@127.0.0.1:1/db?sslmode=disable", &Options{NoCheck: true, NoListen: true})
 	if err != nil {

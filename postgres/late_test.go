@@ -55,7 +55,7 @@ func (r *rig) checkLate(d *postgres.Driver, key string) {
 }
 
 // The statement's snapshot is older than the mark that its owner is gone.
-func TestBlockedStatementOfGoneOwnerTakesNothing(t *testing.T) {
+func TestBlockedStatementOfEndedOwnerTakesNoLock(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	r.checkLate(d, "new")
@@ -66,7 +66,7 @@ func TestBlockedStatementOfGoneOwnerTakesNothing(t *testing.T) {
 }
 
 // The transaction keeps the lock from passing on, and still its buried owner does not get it back.
-func TestGoneOwnerGetsNoLockAfterTransaction(t *testing.T) {
+func TestEndedOwnerGetsNoLockAfterTransaction(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	if ok, err := d.AcquireOnce(r.WaitContext(), "k", "gone"); err != nil || !ok {
@@ -84,7 +84,7 @@ func TestGoneOwnerGetsNoLockAfterTransaction(t *testing.T) {
 }
 
 // The release that deletes the ticket also clears the mark in the row of the lock.
-func TestReleaseClearsMarkOfGoneOwner(t *testing.T) {
+func TestReleaseClearsMarkOfEndedOwner(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	tx := r.beginDirect()
@@ -157,7 +157,7 @@ func TestLateStatementDoesNotShortenLease(t *testing.T) {
 }
 
 // A late statement neither takes nor prolongs a lease that is over.
-func TestLateStatementRevivesNoLease(t *testing.T) {
+func TestLateStatementDoesNotReviveLease(t *testing.T) {
 	for name, end := range map[string]func(r *rig, d *postgres.Driver, g driver.Grant){
 		"release": func(r *rig, d *postgres.Driver, g driver.Grant) { r.NoError(d.Release(r.WaitContext(), g, 0)) },
 		"release, kept": func(r *rig, d *postgres.Driver, g driver.Grant) {
@@ -298,7 +298,7 @@ func TestFullNotificationQueueKeepsHandOver(t *testing.T) {
 }
 
 // Neither the owner that released the lock nor the owner that Inspect names can continue a kept lock.
-func TestNobodyContinuesKeptLock(t *testing.T) {
+func TestMinHoldLockCannotBeAdopted(t *testing.T) {
 	r := startRig(t)
 	fixture.CheckKeptLock(r.Rig, r.newDriver(), r.newDriver(), 6*shortTTL, r.timeLeft)
 	r.checkCleared()

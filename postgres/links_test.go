@@ -161,7 +161,7 @@ func (r *rig) fillPool(pool *pgxpool.Pool) (empty func()) {
 }
 
 // The program uses all connections of the pool. Leases are still renewed and checked.
-func TestRenewalNeedsNoConnectionOfPool(t *testing.T) {
+func TestRenewalSurvivesExhaustedPool(t *testing.T) {
 	r := startRig(t)
 	n := &network{}
 	pool := r.poolThrough(n, 2)
@@ -313,7 +313,7 @@ func TestListenerLeavesFormerPrimary(t *testing.T) {
 
 // A hook of the pool ignores its context. Renewals that would open their own connection through that hook use
 // a connection of the pool.
-func TestHangingHookDelaysNoRenewal(t *testing.T) {
+func TestHangingHookDoesNotDelayRenewal(t *testing.T) {
 	r := startRig(t)
 	cfg, err := pgxpool.ParseConfig(server.DSN())
 	r.NoError(err)

@@ -57,7 +57,7 @@ func TestMigrateNeedsOnlyItsSchema(t *testing.T) {
 
 // A server that only resembles PostgreSQL may lack a function. The error must not advise migrate, which would
 // not help.
-func TestMissingServerFunctionNeedsNoMigrate(t *testing.T) {
+func TestMissingServerFunctionErrorOmitsMigrate(t *testing.T) {
 	r := startRig(t)
 	dsn := r.createDatabase()
 	r.pool = r.openPool(dsn)

@@ -46,7 +46,7 @@ func startPooler(t testing.TB, mode string) *pgproc.Pooler {
 }
 
 func TestConformanceBehindTransactionPooler(t *testing.T) {
-	gates.Nightly(t, "sizes") // TestOddSessionsAnswerAlike compares its statements
+	gates.Nightly(t, "sizes") // TestSessionSettingsDoNotChangeAnswers compares its statements
 	t.Parallel()
 	p := startPooler(t, "transaction")
 	locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service {
@@ -98,7 +98,7 @@ func TestDriverReportsPollingBehindPoolerOnce(t *testing.T) {
 }
 
 // Behind a pooler, a connection also receives the notifications of clients whose LISTEN went to the same session.
-func TestForeignNotificationProvesNoListening(t *testing.T) {
+func TestOthersNotificationDoesNotProveListening(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	heard, err := d.HearsChannel(r.Context(), "other", func() { r.execSQL("SELECT pg_notify('other', '')") })

@@ -12,7 +12,7 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]postgres.Options{"listening": {}, "polling": {NoListen: true}} {
 		t.Run(name, func(t *testing.T) {
-			if opts.NoListen { // nightly; TestOddSessionsAnswerAlike compares its statements in each run
+			if opts.NoListen { // nightly; TestSessionSettingsDoNotChangeAnswers compares its statements in each run
 				gates.Nightly(t, "sizes")
 			}
 			t.Parallel()

@@ -10,7 +10,7 @@ import (
 
 // A statement of a lease with a long TTL may wait on a dead connection for longer than another lease lasts. A
 // caller whose context ends cuts nothing.
-func TestUrgentWaiterCutsUserOfReserve(t *testing.T) {
+func TestUrgentRenewalInterruptsReserveConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReserve()
 		if err := r.awaitTurn(t.Context()); err != nil {

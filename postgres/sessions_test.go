@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-var sessionsSeed = flag.Uint64("sessions-seed", 0, "seed of TestOddSessionsAnswerAlike; 0: another each time")
+var sessionsSeed = flag.Uint64("sessions-seed", 0, "seed of TestSessionSettingsDoNotChangeAnswers; 0: another each time")
 
 // oddSettings holds settings that a database, a user or a URL may have for each session.
 var oddSettings = strings.Join([]string{
@@ -173,7 +173,7 @@ func (s *session) doStep(step, by int, key string) string {
 
 // The same requests have the same outcome whatever settings a session has, whatever stands before the server,
 // and whether a client listens or polls.
-func TestOddSessionsAnswerAlike(t *testing.T) {
+func TestSessionSettingsDoNotChangeAnswers(t *testing.T) {
 	t.Parallel()
 	seed := *sessionsSeed
 	if seed == 0 {

@@ -91,7 +91,7 @@ func (s *sharedSessionRelay) sendStatement(statement []byte) (reply []byte, err 
 }
 
 // A driver on a shared session polls and prepares nothing, with NoListen or without, and reports it once.
-func TestSharedSessionPollsAndPreparesNothing(t *testing.T) {
+func TestSharedSessionPollsWithoutPreparedStatements(t *testing.T) {
 	for _, noListen := range []bool{false, true} {
 		t.Run(fmt.Sprint("NoListen ", noListen), func(t *testing.T) {
 			r := startRig(t)

@@ -109,7 +109,7 @@ func TestFenceTxRejectsLeaseThatEndedAfterSnapshot(t *testing.T) {
 }
 
 // A statement has sent COMMIT inside the transaction, so later statements are transactions of their own.
-func TestEndedTransactionLocksNothing(t *testing.T) {
+func TestFinishedTransactionIsRejected(t *testing.T) {
 	r := startRig(t)
 	r.execSQL("CREATE TABLE holdfast.account AS SELECT 7 AS id")
 	d := r.newDriver()

@@ -10,7 +10,7 @@ import (
 
 // Waiters that come through the turnstile pass a ticket that notes a block, so a waiter whose statement has not
 // arrived there, or has left, must not note one.
-func TestTicketNotesBlockAtTurnstileAlone(t *testing.T) {
+func TestTicketRecordsBlockOnlyAtTurnstile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v, listens := &visit{begun: time.Now()}, new("ch")
 		check := func(when, want string) {

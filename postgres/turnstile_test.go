@@ -72,7 +72,7 @@ func TestWaitersPassTurnstileInOrder(t *testing.T) {
 
 // The server ends a block at the turnstile after a while. The waiter's client may notice that late, for example
 // while its machine stands still, and is handed the lock all the same: who blocks behind it must not overtake it.
-func TestTimedOutVisitKeepsItsTurn(t *testing.T) {
+func TestTimedOutBlockKeepsItsTurn(t *testing.T) {
 	r := startRig(t)
 	g := r.AcquireGrant(r.newDriver(), "k", endlessTTL)
 	blocks, slow := r.openSession(), r.openSession()
@@ -122,7 +122,7 @@ func TestHandOverTakesTwoStatements(t *testing.T) {
 }
 
 // Waiters behind the idle session leave the turnstile after a moment and wait with a ticket.
-func TestIdleSessionAtTurnstileBlocksNoWaiter(t *testing.T) {
+func TestIdleSessionDoesNotBlockTurnstile(t *testing.T) {
 	r := startRig(t)
 	r.execOn(r.openSession(), "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
 	holder, waiter := r.newDriver(), r.newDriver()
@@ -141,7 +141,7 @@ func TestIdleSessionAtTurnstileBlocksNoWaiter(t *testing.T) {
 }
 
 // A session that comes through while the row is held is denied and queues up.
-func TestTurnstileWithoutRowGrantsNothing(t *testing.T) {
+func TestTurnstileDoesNotGrantHeldRow(t *testing.T) {
 	r := startRig(t)
 	holder := r.newDriver()
 	g := r.AcquireGrant(holder, "k", endlessTTL)
@@ -160,7 +160,7 @@ func TestTurnstileWithoutRowGrantsNothing(t *testing.T) {
 }
 
 // After the cut, a release still passes the lock on.
-func TestCutTurnstileEndsNoLease(t *testing.T) {
+func TestLeaseSurvivesCutAtTurnstile(t *testing.T) {
 	r := startRig(t)
 	holder, middle, last := r.newDriver(), r.newDriver(), r.newDriver()
 	g := r.AcquireGrant(holder, "k", endlessTTL)
@@ -186,7 +186,7 @@ func TestCutTurnstileEndsNoLease(t *testing.T) {
 }
 
 // The statement that blocks at the turnstile is executed after its caller has gone.
-func TestLateEntryTakesNothing(t *testing.T) {
+func TestLateTurnstileEntryTakesNoLock(t *testing.T) {
 	r := startRig(t)
 	holder, waiter := r.newDriver(), r.newDriver()
 	g := r.AcquireGrant(holder, "k", endlessTTL)
@@ -202,7 +202,7 @@ func TestLateEntryTakesNothing(t *testing.T) {
 }
 
 // The cancelled statement was answered, so the server need not keep a mark that the owner is gone.
-func TestCancelledWaitLeavesNoMark(t *testing.T) {
+func TestCancelledWaitDeletesItsMark(t *testing.T) {
 	r := startRig(t)
 	holder, waiter := r.newDriver(), r.newDriver()
 	g := r.AcquireGrant(holder, "k", endlessTTL)
@@ -227,7 +227,7 @@ func TestCancelledWaitLeavesNoMark(t *testing.T) {
 }
 
 // If the waiters at the turnstile have died, nobody is notified of a lock that is left to them.
-func TestTicketAtTurnstileLapsesSoon(t *testing.T) {
+func TestTicketAtTurnstileExpiresSoon(t *testing.T) {
 	r := startRig(t)
 	holder, waiter := r.newDriver(), r.newDriver()
 	g := r.AcquireGrant(holder, "k", endlessTTL)
@@ -256,7 +256,7 @@ func TestTicketAtTurnstileLapsesSoon(t *testing.T) {
 }
 
 // The process may be suspended between the answer and the end of the wait.
-func TestAbandonedWaitLeavesTurnstile(t *testing.T) {
+func TestCancelledWaitLeavesTurnstile(t *testing.T) {
 	r := startRig(t)
 	holder, waiter := r.newDriver(), r.newDriver()
 	g := r.AcquireGrant(holder, "k", endlessTTL)
@@ -344,7 +344,7 @@ func TestReleaseKeepsLockForTurnstile(t *testing.T) {
 
 // The lock is kept for the turnstile, but no waiter comes through. A client that does not wait takes the lock,
 // instead of an error that names no holder.
-func TestAbandonedTurnstileLeavesLockFree(t *testing.T) {
+func TestEmptyTurnstileFreesLock(t *testing.T) {
 	r := startRig(t)
 	d, other := r.newDriver(), r.newDriver()
 	g := r.AcquireGrant(d, "k", endlessTTL)
@@ -438,7 +438,7 @@ func TestAdoptionSetsSince(t *testing.T) {
 }
 
 // A search by name visits all versions of the row that an old snapshot keeps.
-func TestTurnSearchesRowTwice(t *testing.T) {
+func TestTurnstileSearchesRowTwice(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", endlessTTL), 0))

@@ -175,7 +175,7 @@ func (r *rig) fillMemory(i int) {
 
 // A read-only client must leave nothing behind, not even settings with which other clients would have to
 // agree.
-func TestReadOnlyWritesNothing(t *testing.T) {
+func TestReadOnlyClientDoesNotWrite(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
 			r := startRig(t, n)
@@ -399,7 +399,7 @@ func TestAdmissionsWithoutQuarantineAreLogged(t *testing.T) {
 }
 
 // After a restart from a snapshot, a master that had replicas reports the same as a promoted replica.
-func TestRestartFromSnapshotIsNoPromotion(t *testing.T) {
+func TestRestartFromSnapshotIsNotPromotion(t *testing.T) {
 	c := startReplicatedPair(t)
 	c.eventually("a snapshot", func() bool { // the snapshot for the replica may be in progress
 		_, err := c.servers[0].Do("SAVE")

@@ -15,7 +15,7 @@ import (
 
 // A server stands still, another takes over its address, and the first one continues. The client leaves it as
 // soon as it has met the other one, because other clients get the lock there.
-func TestServerThatLostItsAddressIsLeft(t *testing.T) {
+func TestServerThatLostItsAddressIsReplaced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const ttl = 2 * time.Second

@@ -19,7 +19,7 @@ import (
 
 // Close during calls of Acquire and Release, finished and abandoned ones, leaves no lock behind. CLOSES sets
 // the number of rounds.
-func TestCloseUnderLoadLeavesNoLock(t *testing.T) {
+func TestCloseUnderLoadReleasesEveryLock(t *testing.T) {
 	closes := 60
 	if n, err := strconv.Atoi(os.Getenv("CLOSES")); err == nil {
 		closes = n
@@ -64,7 +64,7 @@ func (r *rig) closeUnderLoad() {
 }
 
 // A Dial of the user, for example of a server in the test's own memory, may ignore its context.
-func TestCloseOpensNoConnection(t *testing.T) {
+func TestCloseStopsDialing(t *testing.T) {
 	r := startRig(t, 1)
 	var dialled atomic.Int32
 	d := r.openDriver(r.nodes(), &redis.Options{Dial: func(_ context.Context, network, addr string) (net.Conn, error) {

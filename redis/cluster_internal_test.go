@@ -429,7 +429,7 @@ func TestShardRoleIsCheckedEachSecond(t *testing.T) {
 
 // Callers write to a shard themselves while few requests are pending, as to a single server, because no other
 // node is asked meanwhile.
-func TestRequestToShardNeedsNoGoroutine(t *testing.T) {
+func TestCallerWritesToIdleShardItself(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 		near, far := net.Pipe()
@@ -481,7 +481,7 @@ func TestLastSubscriptionReportWins(t *testing.T) {
 
 // Each shard has its own lane. A crowd that waits for a hung shard costs the claims to another shard's locks
 // no time.
-func TestHungShardDelaysNoOtherShard(t *testing.T) {
+func TestHungShardDoesNotDelayOtherShards(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
 		c := clusterOf(d)

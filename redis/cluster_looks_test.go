@@ -93,7 +93,7 @@ func (r *clusterRig) atMaster(name string, args ...string) string {
 }
 
 // The permissions that the doctor lists suffice, also while a slot is migrating.
-func TestClusterUserNeedsNoMorePermissions(t *testing.T) {
+func TestDocumentedPermissionsSufficeOnCluster(t *testing.T) {
 	const rights = "+auth +hello +client|setname +ping +info +time +script|load +evalsha +get +set +del +exists +incrby +pexpire +pttl +zadd " +
 		"+zrangebyscore +zcard +zcount +zscore +zrem +publish +pubsub|numsub +subscribe +unsubscribe +cluster|myid +cluster|slots +cluster|info +asking"
 	const user = " on >secret resetkeys ~lock:* ~holdfast:* resetchannels &holdfast:wake:* -@all "

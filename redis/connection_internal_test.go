@@ -119,7 +119,7 @@ type replaceablePlace struct{ place.Place }
 func (replaceablePlace) Replaced() bool { return true }
 
 // A suspended machine stops both client and master, and the master may have a successor when they continue.
-func TestPausedClientLeavesItsMaster(t *testing.T) {
+func TestSuspendedClientChecksItsMaster(t *testing.T) {
 	t.Parallel()
 	withLink(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
 		const stopped = session.Standstill + time.Second
@@ -162,7 +162,7 @@ func TestIdleClientNoticesDeadPeer(t *testing.T) {
 }
 
 // A link that loses a renewal stays open while the client opens another one, in time to renew the lease.
-func TestDeadLinkLeavesTimeToRenew(t *testing.T) {
+func TestDeadConnectionLeavesTimeToRenew(t *testing.T) {
 	t.Parallel()
 	const ttl = 2 * time.Second
 	withLink(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
@@ -454,7 +454,7 @@ func TestPanicInListEndsItsConnection(t *testing.T) {
 
 // The doctor calls a server by its own name and version. Forks also report the version of Redis that they
 // imitate.
-func TestDoctorCallsForksByTheirName(t *testing.T) {
+func TestDoctorNamesForks(t *testing.T) {
 	t.Parallel()
 	for fork, field := range map[string]string{"Redis": "redis_version", "Valkey": "valkey_version", "Redict": "redict_version"} {
 		e := &nodeExam{hello: map[string]string{"server": "redis"}, info: map[string]string{"gcc_version": "1", "redis_version": "7.2.4"}}

@@ -120,7 +120,7 @@ func (r *rig) scriptsRun(i int) (n int) {
 
 // Each caller needs one request, a lease of the same client is renewed meanwhile, and no node is blamed,
 // unless this process stood still.
-func TestSlowServerServesCrowd(t *testing.T) {
+func TestSlowServerServesManyWaiters(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprint(n, " nodes"), func(t *testing.T) {
 			r := startRig(t, n)
@@ -157,7 +157,7 @@ func TestSlowServerServesCrowd(t *testing.T) {
 	}
 }
 
-func TestCrowdSurvivesServerRestart(t *testing.T) {
+func TestManyWaitersSurviveServerRestart(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{Dial: dialSlowly}), nil)
 	crowd := r.startStorm(c, crowdSize)
@@ -171,7 +171,7 @@ func TestCrowdSurvivesServerRestart(t *testing.T) {
 	r.checkCleared()
 }
 
-func TestCloseEndsCrowdOfWaiters(t *testing.T) {
+func TestCloseEndsManyWaits(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{Dial: dialSlowly}), nil)
 	var all sync.WaitGroup

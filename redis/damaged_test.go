@@ -242,7 +242,7 @@ func (l *damagedLock) checkHolder() {
 }
 
 // Lua rounds higher numbers, so that two grants would get the same token.
-func TestExhaustedCounterRepeatsNoToken(t *testing.T) {
+func TestTokensRiseUntilCounterIsExhausted(t *testing.T) {
 	r := startRig(t, 1)
 	d := r.openDriver(r.nodes(), nil)
 	t.Cleanup(func() { d.Close() })

@@ -227,7 +227,7 @@ func TestTLSGoesOverDial(t *testing.T) {
 }
 
 // Dial or Credentials hangs and ignores its context, for the first connection or for the second one.
-func TestNewAndCloseAwaitNoHangingHook(t *testing.T) {
+func TestHangingDialDoesNotBlockNewOrClose(t *testing.T) {
 	for name, deafFrom := range map[string]struct{ dial, credentials int }{
 		"Dial": {1, 9}, "the second Dial": {2, 9}, "Credentials": {9, 1}, "the second Credentials": {9, 2},
 	} {

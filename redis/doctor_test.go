@@ -90,7 +90,7 @@ func startHealthy(t *testing.T) *rig {
 	return r
 }
 
-func TestHealthySetHasNoFindings(t *testing.T) {
+func TestDoctorPassesHealthySet(t *testing.T) {
 	r := startHealthy(t)
 	before := r.allData()
 	found := r.diagnoseNew(r.url(), nil)
@@ -162,7 +162,7 @@ func (c faultCase) checkFindings(t *testing.T, found []driver.Finding) {
 }
 
 // The test plants one fault at a time in a healthy set.
-func TestDoctorFindsEachFaultAlone(t *testing.T) {
+func TestDoctorFindsEachFault(t *testing.T) {
 	t.Parallel()
 	for _, c := range []faultCase{
 		{"a node that is down", func(r *rig) (string, *redis.Options) {
@@ -431,7 +431,7 @@ func (r *rig) addListener(i int) {
 }
 
 // Missing permissions that only the doctor uses are no fault of the node.
-func TestDoctorNeedsNoMorePermissionsThanLocks(t *testing.T) {
+func TestDoctorNeedsOnlyLockPermissions(t *testing.T) {
 	r := startHealthy(t)
 	for i := range r.servers {
 		r.do(i, append([]string{"ACL", "SETUSER"}, strings.Fields(aclUser("locker", permissions...))...)...)
@@ -665,7 +665,7 @@ func (r *rig) checkSkips(found []driver.Finding, want []string) {
 var _ driver.Doctor = (*redis.Driver)(nil)
 
 // The findings show no secret of the URL.
-func TestDoctorShowsNoPassword(t *testing.T) {
+func TestDoctorHidesPasswords(t *testing.T) {
 	r := startRig(t, 1)
 	for _, f := range r.diagnoseNew("redis://locker:"+secretPassword+"@"+r.servers[0].Addr(), nil) {
 		if strings.Contains(fmt.Sprint(f), secretPassword) {

@@ -154,7 +154,7 @@ func TestLeaseSurvivesFailoverToStaleReplica(t *testing.T) {
 }
 
 // A release during the quarantine does not hand the lock over, because the server may not know a later holder.
-func TestReleaseInQuarantineGrantsNothing(t *testing.T) {
+func TestReleaseInQuarantineDoesNotHandOver(t *testing.T) {
 	c := startReplicatedPair(t)
 	locks := c.clientOf(c.openVoting(longTTL), nil)
 	l := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: longTTL})
@@ -438,7 +438,7 @@ func TestClientsFollowMaster(t *testing.T) {
 }
 
 // An isolated master does not know that another has taken its place. The Sentinels do.
-func TestReplacedMasterIsLeft(t *testing.T) {
+func TestClientLeavesReplacedMaster(t *testing.T) {
 	r := startRig(t, 2)
 	var now atomic.Pointer[string]
 	now.Store(new(masterReply(r.servers[0].Addr())))
@@ -455,7 +455,7 @@ func TestReplacedMasterIsLeft(t *testing.T) {
 }
 
 // The Sentinels name the successor before the slow login ends.
-func TestMasterReplacedDuringLoginIsLeft(t *testing.T) {
+func TestClientLeavesMasterReplacedDuringLogin(t *testing.T) {
 	r := startRig(t, 2)
 	way := newRoute(t, r.servers[:1])
 	way[0].SetDelay(300 * time.Millisecond) // so that the login takes longer than a second

@@ -200,7 +200,7 @@ func TestReleaseSurvivesItsConnection(t *testing.T) {
 }
 
 // Under all network faults there is one holder, tokens rise, and all that is left behind expires with its TTL.
-func TestCancelledWaitsOnBrokenNetworkLeaveNothing(t *testing.T) {
+func TestKeysExpireAfterCancelOnBrokenNetwork(t *testing.T) {
 	r := startRig(t, 3)
 	const clients, ttl = 4, 6 * time.Second
 	var ways []route

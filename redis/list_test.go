@@ -107,7 +107,7 @@ func TestQueueIsShownWithoutMajority(t *testing.T) {
 }
 
 // A huge value of another program in place of a lock ends no connection.
-func TestHugeValueAffectsNoOtherLock(t *testing.T) {
+func TestHugeValueDoesNotAffectOtherLocks(t *testing.T) {
 	r := startRig(t, 1)
 	r.do(0, "SET", "lock:huge", strings.Repeat("x", 5<<20))
 	events := make(chan driver.NodeEvent, 100)

@@ -129,7 +129,7 @@ func TestRestartedNodeSitsOutQuarantine(t *testing.T) {
 }
 
 // With every answer on disk before it is sent, nothing is forgotten.
-func TestDurableNodeNeedsNoQuarantine(t *testing.T) {
+func TestDurableNodeSkipsQuarantine(t *testing.T) {
 	t.Parallel()
 	r := &rig{T: t}
 	for range 3 {
@@ -153,7 +153,7 @@ func TestDurableNodeNeedsNoQuarantine(t *testing.T) {
 }
 
 // A single Redis votes at once: a quarantine would only prolong the outage.
-func TestSingleNodeHasNoQuarantine(t *testing.T) {
+func TestSingleNodeSkipsQuarantine(t *testing.T) {
 	r := startRig(t, 1)
 	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busyTimeout()})
 	if err != nil {
@@ -207,7 +207,7 @@ func (h blockedLog) WithAttrs([]slog.Attr) slog.Handler        { return h }
 func (h blockedLog) WithGroup(string) slog.Handler             { return h }
 
 // A node with a defect comes back even if the defect cannot be logged.
-func TestHangingLoggerDelaysNoNode(t *testing.T) {
+func TestHangingLoggerDoesNotDelayNodes(t *testing.T) {
 	r := startRig(t, 1)
 	log := blockedLog{make(chan struct{})}
 	defer close(log.unblocked)

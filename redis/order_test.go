@@ -31,7 +31,7 @@ func (r *rig) hangServer(i int) (resume func()) {
 
 // A batch has an acquire followed by its release. The server knows only the script of the release. If the
 // acquire alone were sent again, it would be executed after its release and leave a lock without a holder.
-func TestUnknownScriptKeepsItsOrder(t *testing.T) {
+func TestUnloadedScriptKeepsRequestOrder(t *testing.T) {
 	r := startRig(t, 1)
 	d := r.openDriver(r.nodes(), nil)
 	t.Cleanup(func() { d.Close() })
@@ -77,7 +77,7 @@ func TestReleaseWaitsForHungNode(t *testing.T) {
 
 // A wake-up that was sent while the connection was down is lost. The waiter asks as soon as it is subscribed
 // again, not when its own timer, of a second, expires.
-func TestNewSubscriptionAsksAtOnce(t *testing.T) {
+func TestNewSubscriptionTriggersRequest(t *testing.T) {
 	r := startRig(t, 1)
 	way := newRoute(t, r.servers)
 	holder, waiter := r.newClient(), r.clientOf(r.openDriver(way.nodes(), nil), nil)
@@ -115,7 +115,7 @@ func TestNewSubscriptionAsksAtOnce(t *testing.T) {
 }
 
 // A counter that somebody has set is raised to the floor of the node's admission.
-func TestCounterSetByHandLowersNoToken(t *testing.T) {
+func TestTokensRiseAfterCounterIsSetByHand(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.newClient()
 	first := r.acquire(c, "k", nil)

@@ -222,7 +222,7 @@ func TestOpenWithAllowDownFailsWhenRejected(t *testing.T) {
 
 // A subscriber to all channels is not a waiter: the node does not hand a lock to a dead waiter because the
 // subscriber received the message.
-func TestPatternSubscriberKeepsNoDeadWaiterAlive(t *testing.T) {
+func TestPatternSubscriberDoesNotReplaceDeadWaiter(t *testing.T) {
 	for name, less := range map[string][]string{
 		"PUBSUB": nil, "without the right to it": {"+pubsub|numsub"},
 	} {

@@ -15,7 +15,7 @@ import (
 )
 
 // After one node has answered a lookup, no goroutine waits for the others.
-func TestAnsweredLookUpLeavesNoGoroutine(t *testing.T) {
+func TestAnsweredLookUpEndsItsGoroutines(t *testing.T) {
 	t.Parallel()
 	servers := redistest.StartN(t, 2)
 	d, err := New(t.Context(), []Node{{Addr: servers[0].Addr()}, {Addr: servers[1].Addr()}}, &Options{NoQuarantine: true})

@@ -15,7 +15,7 @@ import (
 
 // A change of the server that the gate would reject ends the connection within a second or two, with an error
 // that names it.
-func TestChangedServerIsLeft(t *testing.T) {
+func TestClientLeavesChangedServer(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ info, says string }{
 		"evicts":          {"maxmemory_policy:volatile-ttl\r\n", "maxmemory-policy is volatile-ttl"},
@@ -54,7 +54,7 @@ func TestChangedServerIsLeft(t *testing.T) {
 }
 
 // A server that answers late when a look is due is looked at as soon as it answers, and not a second later.
-func TestStalledServerIsLookedAtSoon(t *testing.T) {
+func TestStalledServerIsCheckedSoon(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := &hostileServer{turn: 1 << 30}
@@ -122,7 +122,7 @@ func errorText(err error) string {
 
 // On a real server, a client that was connected before gets no lock while the policy evicts, and a lease
 // survives if the policy is corrected in time.
-func TestServerThatStartsEvictingGrantsNothing(t *testing.T) {
+func TestServerThatStartsEvictingIsRejected(t *testing.T) {
 	r := startRig(t, 1)
 	holder, other := r.newClient(), r.newClient()
 	l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: longTTL})

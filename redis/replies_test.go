@@ -241,7 +241,7 @@ func TestOldServerIsNamed(t *testing.T) {
 }
 
 // Infinispan reports mode cluster in HELLO, and cluster_enabled:0 in INFO.
-func TestServerWithoutScriptsIsNoCluster(t *testing.T) {
+func TestServerWithoutScriptsIsNotCluster(t *testing.T) {
 	t.Parallel()
 	server := startOddServer(t)
 	server.alike.Store(true)

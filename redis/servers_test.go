@@ -216,7 +216,7 @@ func TestNewerServersNameMissingPermission(t *testing.T) {
 }
 
 // The documented permissions are enough for bare keys.
-func TestBareKeysNeedNoExtraPermissions(t *testing.T) {
+func TestDocumentedPermissionsSufficeForBareKeys(t *testing.T) {
 	bare := strings.Replace(aclUser("bare", permissions...), "~lock:*", "~job:*", 1)
 	r := startWith(t, &redisproc.Options{ACL: []string{bare}})
 	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{BareKeys: true, Username: "bare", Password: secretPassword}), nil)

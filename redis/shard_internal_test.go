@@ -161,7 +161,7 @@ func TestGrantInFoundSlotBeginsAtClock(t *testing.T) {
 }
 
 // The client could not use a grant, and with each attempt it would keep the lock from all others for a TTL.
-func TestClientWithoutFloorAsksForNoLock(t *testing.T) {
+func TestClientWithoutFloorDoesNotAcquire(t *testing.T) {
 	t.Parallel()
 	grant := driver.Grant{Key: "k", Owner: driver.MarkAdoptable(quorum.NewOwner(quorum.NewClient(), 1, "")), TTL: 10 * time.Second, Token: 7}
 	for what, ask := range map[string]func(context.Context, *Driver) error{
@@ -208,7 +208,7 @@ func TestLateAnswerDoesNotLowerTokens(t *testing.T) {
 }
 
 // Otherwise tokens would begin again at each look at the map, and every grant would need a commit.
-func TestMapStaysFreshUntilSecondLook(t *testing.T) {
+func TestSlotMapStaysFreshBetweenChecks(t *testing.T) {
 	t.Parallel()
 	for _, most := range []time.Duration{10 * time.Millisecond, time.Second, 5 * time.Second, 8 * time.Second, 10 * time.Second, time.Minute, time.Hour} {
 		d, err := prepareDriver([]Node{{Addr: "a:6379"}}, &Options{Cluster: true, MaxTTL: most})

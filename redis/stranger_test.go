@@ -69,7 +69,7 @@ func (h *fakeNetwork) seenAddresses() []string {
 
 // While other Sentinels are late, or as many name another server, a wrong or hostile Sentinel cannot direct
 // the password to a server of its choice.
-func TestMinorityOfSentinelsGetsNoPassword(t *testing.T) {
+func TestPasswordNeedsMajorityOfSentinels(t *testing.T) {
 	t.Parallel()
 	const good, evil, late, refuses = "good", "evil", "late", "refuses"
 	for _, c := range []struct {
@@ -117,7 +117,7 @@ func TestMinorityOfSentinelsGetsNoPassword(t *testing.T) {
 }
 
 // A client reconnects to its known server while most Sentinels are silent.
-func TestMinorityOfSentinelsLeadsToKnownServer(t *testing.T) {
+func TestSentinelMinorityMayNameKnownServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := &hostileServer{turn: 1 << 30}

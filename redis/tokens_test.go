@@ -64,7 +64,7 @@ func TestLargeTokensKeepTheirDigits(t *testing.T) {
 }
 
 // A lost counter starts at the clock, above what was promised before.
-func TestCounterLostUnderLoadLowersNoToken(t *testing.T) {
+func TestTokensRiseAfterCounterIsLost(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
 			r := startRig(t, n)

@@ -411,7 +411,7 @@ func TestLimitsCountNodesOfLock(t *testing.T) {
 }
 
 // Several nodes would be silent for that long after a restart.
-func TestOnlyOneNodeKeepsLocksForHours(t *testing.T) {
+func TestDefaultMaxTTLDependsOnNodes(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]time.Duration{
 		"redis://a": 24 * time.Hour, "redis://a?maxttl=1h": time.Hour, "redlock://a": 24 * time.Hour,

@@ -23,7 +23,7 @@ import (
 // maxWaiterRest bounds the rest of a waiter that gets no wake-up: a second plus an eighth of jitter.
 const maxWaiterRest = 1126 * time.Millisecond
 
-// handOversVariable sets the number of hand-overs that TestNoWakeUpIsLost makes with each number of nodes. The
+// handOversVariable sets the number of hand-overs that TestEveryWakeUpArrives makes with each number of nodes. The
 // full count is 10000.
 const handOversVariable = "HOLDFAST_TEST_HANDOVERS"
 
@@ -36,7 +36,7 @@ func handOvers(t testing.TB) int {
 }
 
 // After a lost wake-up, a lock with waiters stays free until the timer of one of them expires.
-func TestNoWakeUpIsLost(t *testing.T) {
+func TestEveryWakeUpArrives(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) { noWakeUpIsLost(startRig(t, n)) })
 	}

@@ -71,7 +71,7 @@ func TestWipedServerLosesVoteWhileConnected(t *testing.T) {
 }
 
 // A proxy that understands commands may send the commands of one connection to another server.
-func TestProxyThatSwitchesServersAddsNoVote(t *testing.T) {
+func TestProxyThatSwitchesServersHasOneVote(t *testing.T) {
 	r := startRig(t, 4)
 	nodes := r.nodes()
 	for _, set := range [][]redis.Node{nodes[:3], {nodes[0], nodes[3], nodes[2]}} { // all vote, each in a set of three

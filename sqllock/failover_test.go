@@ -80,7 +80,7 @@ func TestDriverLeavesReadOnlyServer(t *testing.T) {
 
 // All idle connections have died silently, as behind a firewall that drops them. Each costs a quarter of the
 // TTL.
-func TestDeadPoolCostsNoLease(t *testing.T) {
+func TestLeaseSurvivesDeadPool(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		const ttl = 8 * time.Second
 		relay := r.newRelay()
@@ -105,7 +105,7 @@ func TestDeadPoolCostsNoLease(t *testing.T) {
 }
 
 // Renewals use a connection of the other pool, and the node stays up.
-func TestBrokenRenewPoolCostsNoLease(t *testing.T) {
+func TestLeaseSurvivesBrokenRenewalPool(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		relay := r.newRelay()
 		broken := r.openPool(relay.Addr)
@@ -135,7 +135,7 @@ func (a *unreachableServer) Connect(context.Context) (sqldriver.Conn, error) {
 }
 
 // The driver warms the renewal pool at once, not at its next ping: the renewal connection may have broken too.
-func TestBrokenClaimConnectionWarmsRenewals(t *testing.T) {
+func TestBrokenConnectionReconnectsRenewals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		claims, renewals := new(unreachableServer), new(unreachableServer)

@@ -34,7 +34,7 @@ func TestOneConnectionIsEnough(t *testing.T) {
 }
 
 // The time of a statement is over before it has a connection.
-func TestUnsentStatementBlamesNoDatabase(t *testing.T) {
+func TestUnsentStatementDoesNotMarkDatabaseDown(t *testing.T) {
 	forEach(t, []database{onSQLite}, func(r *rig) {
 		d := r.newDriver()
 		r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", long), 0))
@@ -49,7 +49,7 @@ func TestUnsentStatementBlamesNoDatabase(t *testing.T) {
 	})
 }
 
-func TestBusyPoolIsNoDatabaseFault(t *testing.T) {
+func TestBusyPoolDoesNotMarkDatabaseDown(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		db := r.openPool(r.newRelay().Addr)
 		r.most = 1
@@ -101,7 +101,7 @@ func TestConflictIsRepeated(t *testing.T) {
 }
 
 // An open transaction has locked a ticket that has expired.
-func TestLockedTicketDelaysNoWaiter(t *testing.T) {
+func TestLockedTicketDoesNotDelayWaiters(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d := r.newDriver()
 		g := r.AcquireGrant(d, "k", 2*long)
@@ -218,7 +218,7 @@ func TestConcurrentMigrateCreatesTables(t *testing.T) {
 	})
 }
 
-func TestHealthyDatabaseHasNoFindings(t *testing.T) {
+func TestDoctorPassesHealthyDatabase(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		d := r.newDriver()
 		seen := make(map[string]bool)
@@ -269,7 +269,7 @@ func TestReleaseWakesWaiterOfSameClient(t *testing.T) {
 }
 
 // Without the ring, the waiter would read the lock again only after a minute.
-func TestReleaseRingsWaiterOfOtherProcess(t *testing.T) {
+func TestReleaseWakesWaiterOfOtherProcess(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, onSQLite)
 	holder, waiter := r.newDriver(), r.newDriver()
@@ -287,7 +287,7 @@ func TestReleaseRingsWaiterOfOtherProcess(t *testing.T) {
 	r.checkCleared()
 }
 
-func TestCancelledCallerCostsNoConnection(t *testing.T) {
+func TestCancelKeepsConnection(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d := r.newDriver()
 		c := r.Client(d)

@@ -288,7 +288,7 @@ func TestRenewalSurvivesSlowServerInGap(t *testing.T) {
 }
 
 // The renewal connection has died silently, and another connection of the client works.
-func TestGapRenewalLeavesDeadConnection(t *testing.T) {
+func TestGapRenewalReplacesDeadConnection(t *testing.T) {
 	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
 		g := takeLock(t, d)
 		synctest.Wait()
@@ -350,7 +350,7 @@ func TestRenewalUsesConnectionInsideTurnstile(t *testing.T) {
 }
 
 // The renewal gets no answer, and the release uses another connection.
-func TestRenewalInsideTurnstileDelaysNoRelease(t *testing.T) {
+func TestRenewalInsideTurnstileDoesNotDelayRelease(t *testing.T) {
 	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
 		g := takeInside(t, s, d)
 		loseIdle(t, s, db)
@@ -423,8 +423,8 @@ func TestUnansweredLoginKeepsOtherConnections(t *testing.T) {
 	})
 }
 
-// TestCloseWaitsForNoDeafConnector: the connector of the program waits for a login, and has no regard to its context.
-func TestCloseWaitsForNoDeafConnector(t *testing.T) {
+// TestHangingConnectorDoesNotBlockClose: the connector of the program waits for a login, and has no regard to its context.
+func TestHangingConnectorDoesNotBlockClose(t *testing.T) {
 	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
 		takeLock(t, d)
 		synctest.Wait()

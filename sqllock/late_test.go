@@ -90,7 +90,7 @@ func TestLateStatementDoesNotShortenLease(t *testing.T) {
 }
 
 // A late statement neither takes nor prolongs a lease that is over.
-func TestLateStatementRevivesNoLease(t *testing.T) {
+func TestLateStatementDoesNotReviveLease(t *testing.T) {
 	for name, end := range map[string]func(r *rig, d *sqllock.Driver, g driver.Grant){
 		"release": func(r *rig, d *sqllock.Driver, g driver.Grant) { r.NoError(d.Release(r.WaitContext(), g, 0)) },
 		"release, kept": func(r *rig, d *sqllock.Driver, g driver.Grant) {
@@ -171,7 +171,7 @@ func TestLateStatementRevivesNoLease(t *testing.T) {
 }
 
 // The test holds back the acquire statement until its caller has gone and the release has run.
-func TestLateStatementOfGoneSenderTakesNothing(t *testing.T) {
+func TestLateAcquireStatementTakesNoLock(t *testing.T) {
 	for name, prepare := range map[string]func(r *rig, d *sqllock.Driver) (text string){
 		"first of the name": func(*rig, *sqllock.Driver) string { return anInsert },
 		"known name":        func(r *rig, _ *sqllock.Driver) string { r.makeRow(); return aChange },
@@ -233,7 +233,7 @@ func TestReleaseSeesNewWaiter(t *testing.T) {
 }
 
 // Neither the owner that released the lock nor the owner that Inspect names can continue a kept lock.
-func TestNobodyContinuesKeptLock(t *testing.T) {
+func TestMinHoldLockCannotBeAdopted(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		fixture.CheckKeptLock(r.Rig, r.newDriver(), r.newDriver(), 6*brief, r.timeLeft)
 		r.checkCleared()
@@ -311,7 +311,7 @@ func TestLateRenewalDoesNotReviveTakenLease(t *testing.T) {
 
 // A statement that was decided by the old stamp may come later still. So a late renewal that names a stamp
 // finds nothing and does not restore it.
-func TestLateRenewalRestoresNoStamp(t *testing.T) {
+func TestLateRenewalDoesNotRestoreStamp(t *testing.T) {
 	for _, reads := range []bool{true, false} {
 		t.Run(fmt.Sprint("reads: ", reads), func(t *testing.T) {
 			forEach(t, servers, func(r *rig) {
@@ -375,7 +375,7 @@ func TestKnownStampRenewsInOneStatement(t *testing.T) {
 
 // The clock is set back before the renewal reads the lock: meanwhile another client may have decided to take
 // it.
-func TestRenewalOfLapsedLockIsRepeated(t *testing.T) {
+func TestRenewalOfExpiredLockIsRepeated(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d := r.newDriver()
 		g, other := r.AcquireGrant(d, "k", long), r.AcquireGrant(d, "other", long)
@@ -478,7 +478,7 @@ func TestNextWaiterSweepsDeadTickets(t *testing.T) {
 }
 
 // The test goes through all states of a lock and its queue in which a claim may find them on SQLite.
-func TestOneStatementMatchesRowDecision(t *testing.T) {
+func TestStatementAgreesWithGoDecision(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, onSQLite)
 	d := r.newDriver()
@@ -531,7 +531,7 @@ func TestOneStatementMatchesRowDecision(t *testing.T) {
 }
 
 // This holds for any TTL, which bounds the time that a renewal or a release may take.
-func TestHurriedStatementsPauseBriefly(t *testing.T) {
+func TestRetriesPauseBriefly(t *testing.T) {
 	const jitter = 100 * time.Microsecond // upper bound of a hurried pause; a newcomer pauses for 50 µs at least
 	for _, left := range []time.Duration{time.Minute, time.Hour, 24 * time.Hour} {
 		for waited := time.Millisecond; waited < time.Minute; waited *= 2 {

@@ -322,7 +322,7 @@ func TestDirectReadKeepsLockFiles(t *testing.T) {
 }
 
 // What was committed before the kill stays, and so tokens rise.
-func TestKilledWriterLeavesSoundFile(t *testing.T) {
+func TestFileSurvivesKilledWriter(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, onSQLite)
 	r.makeRow()
@@ -446,7 +446,7 @@ func (r *rig) longestWait(name string) (wait time.Duration) {
 // Eight processes take a lock all the time. One of them has read the files directly, and one opens and closes
 // them. Then -wal and -shm are removed and eight new processes start. Two processes may be inside at once only
 // if one of them got an error that names the file. With HOLDFAST_LONG this goes on for five minutes.
-func TestRemovedFilesGiveNoSecondHolder(t *testing.T) {
+func TestRemovedFilesKeepOneHolder(t *testing.T) {
 	t.Parallel()
 	const grants = 200 // grants per round
 	begun, long := time.Now(), os.Getenv("HOLDFAST_LONG") != ""

@@ -55,7 +55,7 @@ func (c splitConn) QueryContext(ctx context.Context, text string, args []sqldriv
 
 // A lease that the primary has renewed is renewed, even if the replica shows an older state. A row of a later
 // holder is a loss.
-func TestLaggingReplicaLosesNoLease(t *testing.T) {
+func TestLeaseSurvivesLaggingReplica(t *testing.T) {
 	for name, c := range map[string]struct {
 		row  string // the replica's row, with $owner and $token
 		lost bool
@@ -101,7 +101,7 @@ func TestLaggingReplicaLosesNoLease(t *testing.T) {
 
 // A lagging replica returns a row from before the grant. Check returns ErrUnavailable, and an adoption waits
 // for the newer row.
-func TestStaleReadIsNoLoss(t *testing.T) {
+func TestStaleReadIsNotLoss(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		d, heir := r.newDriver(), r.newDriver()
 		g := r.AcquireAdoptable(d, long)

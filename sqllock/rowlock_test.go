@@ -95,7 +95,7 @@ func TestLockRowOnChangedRowIsHeld(t *testing.T) {
 }
 
 // A read under the lock sees the latest commit, however many locks the transaction takes.
-func TestLockRowOpensNoSnapshot(t *testing.T) {
+func TestLockRowReadsLatestCommit(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		r.createAccounts()
 		tx := r.beginTx()
@@ -208,7 +208,7 @@ func TestLockRowLocksOrFails(t *testing.T) {
 }
 
 // Each writer locks, reads and writes a row in one transaction.
-func TestLockRowLosesNoUpdate(t *testing.T) {
+func TestLockRowPreventsLostUpdates(t *testing.T) {
 	gates.Nightly(t, "rowlock")
 	const writers, length = 4, 30 * time.Second
 	forEach(t, servers, func(r *rig) {

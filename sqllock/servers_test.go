@@ -186,7 +186,7 @@ func TestLocksExcludeAtAnyIsolationLevel(t *testing.T) {
 
 // Each statement of a client's life, from the first lock on a name to a ticket that it gives up, loses its
 // connection once.
-func TestCutConnectionCostsNoLock(t *testing.T) {
+func TestLocksSurviveCutConnections(t *testing.T) {
 	for step, text := range map[string]string{
 		"read": "o.at", "first lock": "INSERT INTO holdfast_lock", "place": "INSERT INTO holdfast_ticket", "stir": "places + ",
 		"stay": "UPDATE holdfast_ticket", "leave": "DELETE FROM holdfast_ticket", "change": aChange, "renewal": aRenewal, "look": aLook,
@@ -247,7 +247,7 @@ func TestCutConnectionCostsNoLock(t *testing.T) {
 }
 
 // Renewals by stamp and by owner do not wait for a row that, for example, a suspended process has locked.
-func TestRenewalWaitsForNoOtherRow(t *testing.T) {
+func TestRenewalIgnoresOtherLockedRows(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d, other := r.newDriver(), r.newDriver()
 		var grants []driver.Grant

@@ -37,7 +37,7 @@ var oddNames = []string{"", "K", "a b", "a'b", `a\b`, `a"b`, "a%b", "a;--", "k",
 
 // The conformance suite runs with the server's own settings. Here each statement must do the same with other
 // settings.
-func TestSessionSettingsChangeNoAnswer(t *testing.T) {
+func TestSessionSettingsDoNotChangeAnswers(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		want := r.recordAnswers()
 		for name, settings := range sessions[r.name] {

@@ -6,7 +6,7 @@ import (
 	"github.com/holdfast-go/holdfast/locktest"
 )
 
-// TestConformance runs the suite on each server with default sessions; TestSessionSettingsChangeNoAnswer has others.
+// TestConformance runs the suite on each server with default sessions; TestSessionSettingsDoNotChangeAnswers has others.
 // SQLite runs it in a bubble: see package sqlite.
 func TestConformance(t *testing.T) {
 	t.Parallel()

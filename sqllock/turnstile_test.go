@@ -78,7 +78,7 @@ func (r *rig) queueClients(n int, every time.Duration) <-chan func() {
 }
 
 // The next waiter gets the lock without any poll.
-func TestReleaseLetsInNextWaiter(t *testing.T) {
+func TestReleaseAdmitsNextWaiter(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d, g := r.insideHolder()
 		next := r.queueClients(3, noPolling)
@@ -112,7 +112,7 @@ func TestLongHolderGivesUpItsConnection(t *testing.T) {
 }
 
 // The test kills the connection of the holder and of a waiter in turn.
-func TestKilledWaitConnectionCostsNoLock(t *testing.T) {
+func TestLocksSurviveKilledWaitConnection(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d, g := r.insideHolder()
 		next := r.queueClients(2, 100*time.Millisecond)
@@ -182,7 +182,7 @@ func TestTurnstilesOfDatabasesAreSeparate(t *testing.T) {
 }
 
 // Waiters find the lock free when they poll.
-func TestIdleSessionInsideBlocksNoWaiter(t *testing.T) {
+func TestIdleSessionInsideDoesNotBlockWaiters(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d := r.newDriver()
 		conn, err := r.db.Conn(r.WaitContext())
@@ -200,7 +200,7 @@ func TestIdleSessionInsideBlocksNoWaiter(t *testing.T) {
 }
 
 // The claim was let in, and has ended when its statement is executed.
-func TestLateTakeInsideTakesNothing(t *testing.T) {
+func TestLateTurnstileStatementTakesNoLock(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		holder, d := r.newDriver(), r.newDriver()
 		g := r.AcquireGrant(holder, "k", long)

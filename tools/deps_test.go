@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// TestFolderIsNoProgram checks that tools/deps searches only PATH for programs: this repository has a folder
+// TestFolderIsNotProgram checks that tools/deps searches only PATH for programs: this repository has a folder
 // named etcd.
-func TestFolderIsNoProgram(t *testing.T) {
+func TestFolderIsNotProgram(t *testing.T) {
 	text, err := os.ReadFile("deps")
 	if err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ func checkNoBlame(t *testing.T, d driver.Driver) {
 	})
 }
 
-func TestCancelledCallBlamesNoMember(t *testing.T) {
+func TestCancelDoesNotMarkMemberDown(t *testing.T) {
 	calls := map[string]func(ctx context.Context, d driver.Driver, g driver.Grant) error{
 		"inspect": func(ctx context.Context, d driver.Driver, _ driver.Grant) error {
 			_, err := d.(driver.Inspector).Inspect(ctx, "k")
@@ -96,7 +96,7 @@ func TestCancelledCallBlamesNoMember(t *testing.T) {
 
 // The client reads nothing for ten seconds, during requests, pings and probes. The answers that arrive
 // meanwhile count.
-func TestSuspendedProcessBlamesNoMember(t *testing.T) {
+func TestSuspendDoesNotMarkMemberDown(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
 		g := r.AcquireGrant(d, "k", longTTL)
@@ -115,7 +115,7 @@ func TestSuspendedProcessBlamesNoMember(t *testing.T) {
 }
 
 // Nor does a member that cuts the connection and still serves others.
-func TestEndOfSessionBlamesNoMember(t *testing.T) {
+func TestSessionEndDoesNotMarkMemberDown(t *testing.T) {
 	for name, strike := range map[string]func(f *fake){
 		"session": func(f *fake) {
 			f.mu.Lock()
@@ -142,7 +142,7 @@ func TestEndOfSessionBlamesNoMember(t *testing.T) {
 }
 
 // The member answers the next probe.
-func TestCutProbeBlamesNoMember(t *testing.T) {
+func TestCutProbeDoesNotMarkMemberDown(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
 		checkNoBlame(t, d)
@@ -160,7 +160,7 @@ func TestCutProbeBlamesNoMember(t *testing.T) {
 	})
 }
 
-func TestMemberThatDiesIsDownAtOnce(t *testing.T) {
+func TestKilledMemberIsDownAtOnce(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
 		r.AcquireGrant(d, "k", longTTL)

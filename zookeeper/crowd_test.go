@@ -14,7 +14,7 @@ import (
 )
 
 // The members answer 500 times a second over each connection.
-func TestClientServesCrowd(t *testing.T) {
+func TestClientServesManyWaiters(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
 		r.EachLinkOf(d, func(_ int, l *fixture.Link) { l.Slow = 2 * time.Millisecond })
@@ -44,7 +44,7 @@ func TestSlowMemberStaysUp(t *testing.T) {
 	})
 }
 
-func TestCallerLeavingInQueueSendsNothing(t *testing.T) {
+func TestCancelInQueueSendsNoRequest(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
 		d.(*zookeeper.Driver).SetLaneRoom(1)

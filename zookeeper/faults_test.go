@@ -124,7 +124,7 @@ func TestTrustEndsBeforeLeaderEndsSession(t *testing.T) {
 }
 
 // The follower goes on answering pings and reads while the leader ends the session.
-func TestFollowerThatLostLeaderKeepsNoLease(t *testing.T) {
+func TestFollowerWithoutLeaderExtendsNoLease(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
 		r.EachLinkOf(d, func(i int, p *fixture.Link) { p.Refuse = i > 0 })
@@ -192,7 +192,7 @@ func TestFollowerRenewsLease(t *testing.T) {
 }
 
 // For each kind of request.
-func TestLostReplyCostsNoLock(t *testing.T) {
+func TestLockSurvivesLostReply(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d, looker := r.newDriver(), r.newDirectDriver()
 		fixture.CheckLostReplies(r.Rig, d, func() { r.awaitNodes(looker, "k", 0) }, "create", "children", "sync", "multi", "delete")
@@ -200,7 +200,7 @@ func TestLostReplyCostsNoLock(t *testing.T) {
 }
 
 // The test holds back the request that creates the node until the caller has gone. The session goes on.
-func TestLateRequestTakesNothing(t *testing.T) {
+func TestLateRequestDoesNotAcquire(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		looker := r.newDirectDriver()
 		for _, noWait := range []bool{true, false} {
@@ -302,7 +302,7 @@ func TestSessionHasBoundedNodes(t *testing.T) {
 
 // The servers number the nodes of a folder with 31 bits, and give the last number to all later nodes. Before
 // that happens, the folder is created again.
-func TestReusedNumberGrantsNothing(t *testing.T) {
+func TestReusedSequenceNumberGrantsNoLock(t *testing.T) {
 	for name, begin := range map[string]int32{"before the last numbers": zookeeper.SpentNumber - 2, "at the last number": math.MaxInt32} {
 		t.Run(name, func(t *testing.T) {
 			runInBubble(t, func(t *testing.T, r *rig) {
@@ -316,7 +316,7 @@ func TestReusedNumberGrantsNothing(t *testing.T) {
 }
 
 // The test runs on a real server.
-func TestServersRepeatLastNumber(t *testing.T) {
+func TestServersRepeatLastSequenceNumber(t *testing.T) {
 	r := startAlone(t, 1)
 	d := r.newDirectDriver()
 	r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", longTTL), 0))
@@ -394,7 +394,7 @@ func setChildCount(r *fixture.Rig, data, node string, n int32) {
 }
 
 // Force compares the transaction that created the node, so it does not hit the next holder.
-func TestForceLeavesNextHolderAlone(t *testing.T) {
+func TestForceSparesNextHolder(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDirectDriver()
 		old := r.AcquireGrant(d, "k", longTTL)
@@ -415,7 +415,7 @@ func TestForceLeavesNextHolderAlone(t *testing.T) {
 }
 
 // The session lasts, so the node does not end with it.
-func TestCancelledWaiterLeavesNoNode(t *testing.T) {
+func TestCancelledWaiterDeletesItsNode(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d, waiting := r.newDirectDriver(), r.newDirectDriver()
 		g := r.AcquireGrant(d, "k", longTTL)
@@ -438,7 +438,7 @@ func TestCancelledWaiterLeavesNoNode(t *testing.T) {
 }
 
 // Another lease keeps the session alive.
-func TestUnrenewedLeaseLapses(t *testing.T) {
+func TestUnrenewedLeaseExpires(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDirectDriver()
 		const ttl = 6 * time.Second
@@ -460,7 +460,7 @@ func TestUnrenewedLeaseLapses(t *testing.T) {
 
 // The holder leaves between two reads of a waiter. Calls of the waiter's process that do not wait need to
 // learn that obstacle.
-func TestWaitIsReportedAfterFirstHasGone(t *testing.T) {
+func TestWaiterReportsObstacleAfterHolderChange(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d, last := r.newDriver(), r.newDriver()
 		first, look := r.AcquireGrant(d, "k", longTTL), r.newDirectDriver()

@@ -15,7 +15,7 @@ import (
 )
 
 // Each call ends with its context, and pauses between requests.
-func TestMemberWithSenselessAnswersIsAskedSlowly(t *testing.T) {
+func TestInvalidAnswersSlowRequestsDown(t *testing.T) {
 	empty := func(j *juteWriter) { j.b = append((&juteWriter{}).int32(0).b, make([]byte, 68)...) }
 	for name, lie := range map[string]func(op, code int32, out *juteWriter) int32{
 		"the own node is never there": func(op, code int32, out *juteWriter) int32 {
@@ -111,7 +111,7 @@ func TestMemberWithSenselessAnswersIsAskedSlowly(t *testing.T) {
 }
 
 // An announced length allocates no memory, and an answer longer than requested ends the connection.
-func TestAnnouncedLengthAllocatesNothing(t *testing.T) {
+func TestAnnouncedLengthIsNotAllocated(t *testing.T) {
 	for name, c := range map[string]struct {
 		length    uint32
 		come, max int // bytes that arrive, and bytes that may be allocated

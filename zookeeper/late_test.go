@@ -91,7 +91,7 @@ func greetingCase(renew bool) func(r *rig, d driver.Driver, stop func(kind strin
 // A request that is executed after its sender and its connection have gone neither ends a held lock nor leaves
 // one that nobody holds. Each request is held back while the driver goes on, over a new connection to the same
 // member or to others.
-func TestLateRequestChangesNothing(t *testing.T) {
+func TestLateRequestHasNoEffect(t *testing.T) {
 	t.Parallel()
 	for name, run := range map[string]func(r *rig, d driver.Driver, stop func(kind string, do func()) lateRequest) (newest int64){
 		"creation, and the lock is held": func(r *rig, d driver.Driver, stop func(string, func()) lateRequest) int64 {

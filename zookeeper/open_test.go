@@ -224,7 +224,7 @@ func TestMembersOfTwoEnsemblesAreRejected(t *testing.T) {
 }
 
 // A deposed leader reports that it leads until it notices.
-func TestDeposedLeaderIsNoSecondEnsemble(t *testing.T) {
+func TestDeposedLeaderIsNotSecondEnsemble(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		r.fake.members[0].words = "Zookeeper version: 3.8.0\nZxid: 0x5\nMode: leader\n"
 		d, err := zookeeper.New(t.Context(), r.addrs, &r.opts)
@@ -255,7 +255,7 @@ func TestFullQuotaRejectsNewLocks(t *testing.T) {
 
 // The locks below an inner path are not attempts at an outer path's lock with that name, neither while they
 // are held nor afterwards.
-func TestNestedPathsShareNoLock(t *testing.T) {
+func TestNestedPathsAreIndependent(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		within := func(more string) *zookeeper.Driver {
 			d, err := r.openAt(r.opts.Path + more)

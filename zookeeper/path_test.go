@@ -11,7 +11,7 @@ import (
 )
 
 // The connection drops everything silently. The driver replaces it in time for a renewal, whenever it dies.
-func TestDeadLinkCostsNoLease(t *testing.T) {
+func TestLeaseSurvivesDeadConnection(t *testing.T) {
 	for _, ttl := range []time.Duration{time.Second, 3 * time.Second, 10 * time.Second, 40 * time.Second} {
 		t.Run(fmt.Sprint(ttl), func(t *testing.T) {
 			runInBubble(t, func(t *testing.T, r *rig) {
@@ -42,7 +42,7 @@ func TestDeadLinkCostsNoLease(t *testing.T) {
 }
 
 // A caller waits for two requests at most: one to each session that has a connection.
-func TestDeadLinkDelaysNoCaller(t *testing.T) {
+func TestDeadConnectionDoesNotDelayCallers(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDirectDriver()
 		r.Acquire(r.Client(d), "k", longTTL)

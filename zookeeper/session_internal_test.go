@@ -32,7 +32,7 @@ func TestOnlyLeaderProlongsSession(t *testing.T) {
 }
 
 // A read-only member (readonlymode.enabled) still answers.
-func TestReadOnlyMemberHasNoMajority(t *testing.T) {
+func TestReadOnlyMemberIsNotMajority(t *testing.T) {
 	t.Parallel()
 	const text = "Zookeeper version: 3.8.0-1, built on 2022\nZxid: 0x100000004\nMode: read-only\nNode count: 5\n"
 	if h, err := readHealth(text, nil); !errors.Is(err, errNoQuorum) || h.mode != "" {

@@ -52,7 +52,7 @@ func TestSlowAnswersShortenTrust(t *testing.T) {
 
 // The leader hears of another member's client only by that member's pings, and when the client resumes its
 // session. So a renewal over an old connection counts from the start of that connection.
-func TestFollowersAnswerProvesNoTrust(t *testing.T) {
+func TestFollowerAnswerDoesNotExtendTrust(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
 		r.EachLinkOf(d, func(i int, l *fixture.Link) { l.Refuse = i > 0 })

@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	increments = flag.Int("increments", 80, "how often TestCounterLosesNoIncrement increments; the full count is 2000")
+	increments = flag.Int("increments", 80, "how often TestLockedCounterKeepsEveryIncrement increments; the full count is 2000")
 	waiters    = flag.Int("waiters", 20, "how many runs wait in TestRunsFinishInOrderOfArrival; the full count is 200")
 )
 
@@ -31,7 +31,7 @@ const incrementScript = `set -e; n=$(cat counter); n=$((n+1)); echo $n >new.$$; 
 // Eight shells increment a number in a file under one lock over five servers. Meanwhile one server is killed
 // for good, and another returns with an empty memory and sits out its quarantine. On a busy machine leases may be
 // lost; then their increments are made again.
-func TestCounterLosesNoIncrement(t *testing.T) {
+func TestLockedCounterKeepsEveryIncrement(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 5)
 	b.backend = strings.Replace(b.backend, "?quarantine=off", "?maxttl=6s", 1)

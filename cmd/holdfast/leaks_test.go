@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-var otherKeys = flag.Int("keys", 250_000, "how many keys of others TestLeaksSearchDelaysNoClient looks through; the full count is 1000000")
+var otherKeys = flag.Int("keys", 250_000, "how many keys of others TestLeakSearchDoesNotBlockServer looks through; the full count is 1000000")
 
 const (
 	slow   = 5000 // µs
@@ -24,7 +24,7 @@ const (
 
 // The test uses the server's slow log, not round trips. A server that does not get its processor is slow now
 // and then, so a step counts only if it is slow in every sweep.
-func TestLeaksSearchDelaysNoClient(t *testing.T) {
+func TestLeakSearchDoesNotBlockServer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short fills no server with keys")
 	}

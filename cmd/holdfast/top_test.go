@@ -327,7 +327,7 @@ func residentPeak(t *testing.T, pid int) (size int) {
 	return size << 10
 }
 
-func TestTopWithoutColoursPrintsNone(t *testing.T) {
+func TestTopCanDisableColors(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)
 	if _, err := b.servers[0].Do("SET", "lock:for-ever", "x"); err != nil {

@@ -296,7 +296,7 @@ func (s highMinTTLDriver) Limits() driver.Limits {
 	return l
 }
 
-func TestLeaseWithoutTokenPassesNoGuard(t *testing.T) {
+func TestGuardRejectsLeaseWithoutToken(t *testing.T) {
 	inBubble(t, func(t *testing.T, _ *plainService, c *holdfast.Client) {
 		l, err := c.Acquire(t.Context(), "k", nil)
 		if err != nil {

@@ -104,7 +104,7 @@ func TestRule(t *testing.T) {
 	}
 }
 
-func TestUnusedGuardHasNoToken(t *testing.T) {
+func TestUnusedGuardHasZeroToken(t *testing.T) {
 	pool, f := openFence(t)
 	if token, owner, err := f.Highest(t.Context(), pool, "unused"); token != 0 || owner != "" || err != nil {
 		t.Errorf("unused guard: %d of %q, %v", token, owner, err)
@@ -115,7 +115,7 @@ func TestUnusedGuardHasNoToken(t *testing.T) {
 	}
 }
 
-func TestFailedWriteLeavesNothing(t *testing.T) {
+func TestFailedWriteIsRolledBack(t *testing.T) {
 	pool, f := openFence(t)
 	failure := errors.New("no")
 	err := f.Do(t.Context(), pool, "k", 9, "a", func(tx pgx.Tx) error {

@@ -6,7 +6,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-func TestBlockEndsBeforeNextBegins(t *testing.T) {
+func TestTokenBlocksDoNotOverlap(t *testing.T) {
 	t.Parallel()
 	const base = 1000
 	for token, in := range map[int64]bool{base - 1: false, base: true, base + driverkit.Block - 1: true, base + driverkit.Block: false} {

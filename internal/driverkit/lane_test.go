@@ -47,7 +47,7 @@ func TestLaneServesInOrderOfArrival(t *testing.T) {
 	})
 }
 
-func TestCancelledLaneWaiterDelaysNobody(t *testing.T) {
+func TestCancelledLaneWaiterIsSkipped(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l, free := newBusyLane(driverkit.NewStates("a"))
@@ -71,7 +71,7 @@ func TestCancelledLaneWaiterDelaysNobody(t *testing.T) {
 }
 
 // A waiter to which the lock was handed needs no turn to confirm it.
-func TestHandedOverLockNeedsNoTurn(t *testing.T) {
+func TestHandOverSkipsLaneQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l, free := newBusyLane(driverkit.NewStates("a"))
@@ -107,7 +107,7 @@ func TestLaneErrorNamesDownNodes(t *testing.T) {
 }
 
 // Release waits no longer than others get answers.
-func TestReleaseAwaitsTurnWhileOthersAreAnswered(t *testing.T) {
+func TestReleaseWaitsWhileLaneIsServed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		states, calls := driverkit.NewStates("a"), driverkit.NewCalls()
@@ -138,7 +138,7 @@ func TestReleaseAwaitsTurnWhileOthersAreAnswered(t *testing.T) {
 }
 
 // Another claim has its turn meanwhile.
-func TestWaitForHolderTakesNoTurn(t *testing.T) {
+func TestWaitForHolderFreesLane(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := driverkit.NewLane(driverkit.NewStates("a"), 1)
@@ -175,7 +175,7 @@ func TestUrgentClaimComesBeforeOthers(t *testing.T) {
 }
 
 // It does not wait as long as its caller would.
-func TestTryWaitsForTurnAsForAnswer(t *testing.T) {
+func TestTryLeavesLaneAtItsTimeLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l, free := newBusyLane(driverkit.NewStates("a"))

@@ -2,7 +2,7 @@ package driverkit
 
 import "testing"
 
-func TestLineAllowsTurnsUpToItsRoom(t *testing.T) {
+func TestLineLimitsPendingRequests(t *testing.T) {
 	t.Parallel()
 	var l Line
 	for range DefaultRoom {
@@ -39,7 +39,7 @@ func TestLineAllowsTurnsUpToItsRoom(t *testing.T) {
 }
 
 // Requests with the rank Soon wait all the time.
-func TestLaterRankGetsEveryFourthTurn(t *testing.T) {
+func TestLowerRankGetsEveryFourthTurn(t *testing.T) {
 	t.Parallel()
 	l := Line{room: 1}
 	l.Pass(Soon)

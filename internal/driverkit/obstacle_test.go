@@ -48,7 +48,7 @@ func TestErrorNamesLaterKnownHolder(t *testing.T) {
 	}
 }
 
-func TestSameKindOfObstacleIsNoChange(t *testing.T) {
+func TestSameObstacleIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		last, now error

@@ -194,7 +194,7 @@ func (d *lastRequestDriver) Acquire(ctx context.Context, req driver.Request) (dr
 	return d.Driver.Acquire(ctx, req)
 }
 
-func TestStarvedClientAsksForWholeTTL(t *testing.T) {
+func TestStarvedClientRequestsWholeTTL(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		drv := &lastRequestDriver{Driver: memory.New(1)}

@@ -8,7 +8,7 @@ import (
 )
 
 // A waiter may leave just when its turn comes, or StopAcquiring dismisses it: then no call uses the key.
-func TestUnusedKeyHasNoObstacle(t *testing.T) {
+func TestObstacleIsNilWithoutWaiters(t *testing.T) {
 	t.Parallel()
 	if err := (&lock{}).currentObstacleLocked(); err != nil {
 		t.Errorf("obstacle = %v", err)

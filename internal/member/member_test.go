@@ -240,7 +240,7 @@ func TestWrongClientClockDoesNotEndQuarantine(t *testing.T) {
 	n.checkWaits(further)
 }
 
-func TestWrongClockAtFirstSightOnlyDelays(t *testing.T) {
+func TestWrongClockAtStartDelaysAdmission(t *testing.T) {
 	n, ahead, c := newServer(t), newClient(threeNodeRules), newClient(threeNodeRules)
 	ahead.clock = ahead.clock.Add(time.Hour)
 	n.checkWaits(ahead)
@@ -286,7 +286,7 @@ func TestShortLivedClientsCompleteQuarantine(t *testing.T) {
 }
 
 // Clients that come and go do not delay a client that has watched the node all the time.
-func TestWallClockPeriodDoesNotDelayWatcher(t *testing.T) {
+func TestShortLivedClientsDoNotDelayQuarantine(t *testing.T) {
 	n, c := newServer(t), newClient(threeNodeRules)
 	n.checkWaits(newClient(threeNodeRules))
 	n.advanceClock(quarantine/2, c)
@@ -367,7 +367,7 @@ func TestDurableNodeVotesAtOnce(t *testing.T) {
 }
 
 // Clients may know a node by several names: an address, a host name, or the address of a proxy.
-func TestOtherNameOfDurableNodeDelaysNobody(t *testing.T) {
+func TestDurableNodeVotesUnderEveryName(t *testing.T) {
 	restarted := func(t *testing.T) (n *server, c, stranger *client) {
 		n, c, stranger = newServer(t), newClient(threeNodeRules), newClient(threeNodeRules)
 		stranger.name, n.durable = "proxy:1", true
@@ -488,7 +488,7 @@ func TestOtherVersionIsNamedInConflict(t *testing.T) {
 }
 
 // MaxTTL protects nothing on a single node, so it may differ.
-func TestSingleNodeMarkerHasNoMax(t *testing.T) {
+func TestSingleNodeMarkerOmitsMaxTTL(t *testing.T) {
 	n := newServer(t)
 	n.checkVotes(newClient(singleRules))
 	n.checkVotes(newClient(Rules{Nodes: 1, MaxTTL: time.Hour}))
@@ -628,7 +628,7 @@ func TestNodeWithoutRunIDVotesOnlyAlone(t *testing.T) {
 	}
 }
 
-func TestReadOnlyClientWritesNothing(t *testing.T) {
+func TestReadOnlyClientDoesNotWrite(t *testing.T) {
 	t.Parallel()
 	for name, of := range map[string]struct {
 		n     server

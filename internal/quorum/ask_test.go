@@ -48,7 +48,7 @@ func TestOnlySubscribedNodesGetStamp(t *testing.T) {
 	}
 }
 
-func TestAsksAllocatesNothing(t *testing.T) {
+func TestAsksDoesNotAllocate(t *testing.T) {
 	c, n := Claim{N: 5, TTL: lease}, 0
 	if got := testing.AllocsPerRun(10, func() {
 		for range fullActions.Asks(0, &c, 0, Owners{}) {

@@ -400,7 +400,7 @@ func TestFailuresDoNotCountInNextRound(t *testing.T) {
 	p.check("it is held", p.last.Obstacle == Busy)
 }
 
-func TestUnsentRequestsNeedNoRelease(t *testing.T) {
+func TestUnsentRequestsAreNotReleased(t *testing.T) {
 	t.Parallel()
 	p := startClaim(t, 3, 0)
 	p.grant(0, 100)
@@ -412,7 +412,7 @@ func TestUnsentRequestsNeedNoRelease(t *testing.T) {
 	p.checkOutcome(Released) // with node 1, which has nothing to free
 }
 
-func TestPartlyUnsentRequestsNeedRelease(t *testing.T) {
+func TestPartlySentRequestsAreReleased(t *testing.T) {
 	t.Parallel()
 	p := startClaim(t, 3, stamp)
 	p.deny(0, 1)

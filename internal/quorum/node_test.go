@@ -109,7 +109,7 @@ func TestNewCounterStartsAtClock(t *testing.T) {
 }
 
 // Trace C5: a counter that starts at a wrong time is above all later starts.
-func TestNoCounterStartsOnClockSkew(t *testing.T) {
+func TestClockSkewPreventsNewCounter(t *testing.T) {
 	t.Parallel()
 	lost := lockHeldByA(t)
 	lost.Token, lost.Fence = 0, 0
@@ -178,7 +178,7 @@ func TestTokensRiseAcrossSharedCounter(t *testing.T) {
 	}
 }
 
-func TestNoGrantIsBelowMinToken(t *testing.T) {
+func TestTokensStartAtMinToken(t *testing.T) {
 	t.Parallel()
 	free := lockWithQueue(t)
 	free.free()
@@ -234,7 +234,7 @@ func TestHandOverDoesNotStartLostCounter(t *testing.T) {
 
 // A later grant has the higher token, wherever the node's clock goes after the start of the counter, and
 // however long no client asks.
-func TestClockJumpLowersNoToken(t *testing.T) {
+func TestClockJumpDoesNotLowerTokens(t *testing.T) {
 	t.Parallel()
 	const hour = 3600 * 1_000_000
 	errs := []int64{-hour, 0, hour}
@@ -308,7 +308,7 @@ func TestCommitBelowLockTokenIsRejected(t *testing.T) {
 }
 
 // The node may have granted higher tokens before it lost the counter.
-func TestCommitStartsNoCounter(t *testing.T) {
+func TestCommitDoesNotStartCounter(t *testing.T) {
 	t.Parallel()
 	l := lockHeldByA(t)
 	l.Fence = 0
@@ -438,7 +438,7 @@ func TestReleaseHandsOverToFirstWaiter(t *testing.T) {
 }
 
 // The first in the queue gave the lock back, and no client has asked since.
-func TestReleasePassesFreeLockOn(t *testing.T) {
+func TestReleaseHandsFreeLockToWaiter(t *testing.T) {
 	t.Parallel()
 	free, _ := lockWithQueue(t).Release(noon, "a", 0, 5, 1000, everybodyListens)
 	for name, tt := range map[string]struct {
@@ -581,7 +581,7 @@ func TestForcedHolderCannotRenew(t *testing.T) {
 }
 
 // The holder may still trust the lease, and its earlier requests may be executed late.
-func TestLateRequestsDoNotReviveTakenLease(t *testing.T) {
+func TestLateRequestsDoNotReviveForcedLease(t *testing.T) {
 	t.Parallel()
 	for name, take := range map[string]func(l Lock) Lock{
 		"force": func(l Lock) Lock {
@@ -662,7 +662,7 @@ func TestPlaceOfDeadWaiterExpires(t *testing.T) {
 }
 
 // One request tries a bounded number of places, and the lock still goes to a living waiter.
-func TestDeadWaitersBlockNobody(t *testing.T) {
+func TestDeadWaitersAreSkipped(t *testing.T) {
 	t.Parallel()
 	l := lockHeldByA(t)
 	for i := range 10 * maxCandidates {
@@ -770,7 +770,7 @@ func TestOwnerRequestsNeverShortenLock(t *testing.T) {
 	}
 }
 
-func TestKeptLockHasNoOwner(t *testing.T) {
+func TestMinHoldClearsOwner(t *testing.T) {
 	t.Parallel()
 	deaf := func(string) bool { return false }
 	l := Lock{Owner: "a", Until: noon/1000 + 5000, Token: base, Fence: firstBlockEnd}.Keep(noon, "a", 3000)

@@ -44,7 +44,7 @@ func TestLateAnswerAfterQuorumRegainsNode(t *testing.T) {
 }
 
 // Another client may have had the lock since the earlier round.
-func TestEarlierRoundRegainsNoNode(t *testing.T) {
+func TestEarlierRoundDoesNotRegainNode(t *testing.T) {
 	t.Parallel()
 	p := heldClaim(t, 3)
 	p.step(Event{Kind: Renew, TTL: lease})
@@ -84,7 +84,7 @@ func TestNodeThatForgetsInRoundDoesNotCount(t *testing.T) {
 	p.check("nothing but the release", p.last.Renew == 0)
 }
 
-func TestNothingIsRegainedAfterTrustEnds(t *testing.T) {
+func TestNodesAreNotRegainedAfterTrustEnds(t *testing.T) {
 	t.Parallel()
 	p := heldClaim(t, 3)
 	p.step(Event{Kind: Renew, TTL: lease})
@@ -151,7 +151,7 @@ func TestLossIsReportedBeforeRelease(t *testing.T) {
 	p.check("it is released", p.last.Release == All(3))
 }
 
-func TestLeaseWithoutTokenRegainsNoNode(t *testing.T) {
+func TestLeaseWithoutTokenDoesNotRegainNodes(t *testing.T) {
 	t.Parallel()
 	p := &claimTest{t: t, now: second, c: Detached(3, lease)}
 	p.step(Event{Kind: Renew, TTL: lease})
@@ -209,7 +209,7 @@ func TestUnfinishedRoundDoesNotChangeRisk(t *testing.T) {
 	p.check("three", !p.c.AtRisk)
 }
 
-func TestNoRiskWithoutSpareNodes(t *testing.T) {
+func TestOneOrTwoNodesAreNeverAtRisk(t *testing.T) {
 	t.Parallel()
 	for n := 1; n <= 2; n++ {
 		p := heldClaim(t, n)

@@ -17,7 +17,7 @@ func claimAfterGiveBack(t *testing.T) *claimTest {
 
 // A crowd of waiters for one lock asks at most three hundred times a second, and each asks within ten seconds
 // even if its wake-up is lost.
-func TestCrowdedWaitersAskWithinTenSeconds(t *testing.T) {
+func TestEachOfManyWaitersPollsWithinTenSeconds(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{101, 200, 1000, 2000, 100_000} {
 		var sum int64
@@ -40,7 +40,7 @@ func TestCrowdedWaitersAskWithinTenSeconds(t *testing.T) {
 	}
 }
 
-func TestCrowdedWaiterPollsLessOften(t *testing.T) {
+func TestOneOfManyWaitersPollsLessOften(t *testing.T) {
 	t.Parallel()
 	p := startClaim(t, 3, stamp)
 	for n := range 3 {
@@ -234,7 +234,7 @@ func TestFailedHandOverKeepsTimer(t *testing.T) {
 	p.check("given back", p.last.GiveBack == nodeSet(0) && p.c.RestUntil == timer)
 }
 
-func TestTimerWithNothingToAskStops(t *testing.T) {
+func TestIdleTimerStops(t *testing.T) {
 	t.Parallel()
 	p := lateHandOver(t, 2)
 	p.c.RestUntil, p.c.GiveBackAt = p.now+1, 0
@@ -389,7 +389,7 @@ func TestWaiterKnownToMinorityWithdraws(t *testing.T) {
 }
 
 // A give-back would be sent under the new id, and queue that id on a minority.
-func TestWithdrawingWaiterSendsNoGiveBack(t *testing.T) {
+func TestWithdrawingWaiterDoesNotGiveBack(t *testing.T) {
 	t.Parallel()
 	p := startClaim(t, 3, stamp)
 	p.grant(0, 100)
@@ -397,7 +397,7 @@ func TestWithdrawingWaiterSendsNoGiveBack(t *testing.T) {
 	p.check("withdraws", p.last.Release == All(3) && p.last.FreshID && !p.c.Queueing && p.last.GiveBack == 0)
 }
 
-func TestSilentNodeKeepsNoPlace(t *testing.T) {
+func TestWaiterLosesPlaceOnSilentNode(t *testing.T) {
 	t.Parallel()
 	p := startClaim(t, 3, stamp)
 	p.deny(0, 1, 2)

@@ -247,7 +247,7 @@ func TestValueFitsItsMemoryLimit(t *testing.T) {
 }
 
 // The rest of the stream is read: the text may be another program's value.
-func TestOversizedTextIsDroppedAlone(t *testing.T) {
+func TestOversizedTextDoesNotEndStream(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", ReplyRoom)
 	r := NewReader(strings.NewReader("*2\r\n:1\r\n$" + strconv.Itoa(len(long)) + "\r\n" + long + "\r\n+next\r\n"))

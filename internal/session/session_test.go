@@ -12,7 +12,7 @@ import (
 
 const second = int64(time.Second)
 
-func TestRequestsKeepFloor(t *testing.T) {
+func TestRequestsCarryTokenFloor(t *testing.T) {
 	t.Parallel()
 	unknown := errors.New("unknown")
 	for name, c := range map[string]struct {
@@ -94,7 +94,7 @@ func TestTokensBelowFloorDoNotCount(t *testing.T) {
 	}
 }
 
-func TestSilentNodeIsLeftAtSecondCheck(t *testing.T) {
+func TestSilentNodeIsDisconnectedAtSecondCheck(t *testing.T) {
 	t.Parallel()
 	silence := int64(pace.SilenceTime())
 	for _, replaced := range []bool{false, true} {
@@ -125,7 +125,7 @@ func TestSilentNodeIsLeftAtSecondCheck(t *testing.T) {
 	}
 }
 
-func TestClientLeavesAfterStandstillOrQuarantine(t *testing.T) {
+func TestClientReconnectsAfterSuspendOrQuarantine(t *testing.T) {
 	t.Parallel()
 	limit := int64(session.Standstill)
 	for _, c := range []struct {
@@ -195,7 +195,7 @@ func debts(l *session.Ledger[string], now int64) (all []session.Debt[string]) {
 	return all
 }
 
-func TestFailedGiveBackKeepsNoPlace(t *testing.T) {
+func TestFailedGiveBackLosesPlace(t *testing.T) {
 	t.Parallel()
 	var l session.Ledger[string]
 	l.Owe("k", &quorum.Ask{Kind: quorum.AskGiveBack, Owner: "a", Stamp: 7, TTL: second}, 0)

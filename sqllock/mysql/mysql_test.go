@@ -71,7 +71,7 @@ func TestURLNamesDatabaseAndTables(t *testing.T) {
 }
 
 // The MySQL driver's own error advises a parameter that no URL of this package has.
-func TestOldLoginErrorGivesNoUnsafeAdvice(t *testing.T) {
+func TestOldLoginErrorOmitsUnsafeAdvice(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

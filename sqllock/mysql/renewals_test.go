@@ -11,7 +11,7 @@ import (
 )
 
 // More reads are in progress than the pool has connections, and the server answers none of them.
-func TestReadsDelayNoRenewal(t *testing.T) {
+func TestReadsDoNotDelayRenewal(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("-short starts no servers for one test alone")

@@ -67,7 +67,7 @@ func (b *faultyBells) ringFalsely(t *testing.T, db *sql.DB, stop <-chan struct{}
 
 // Several waiters queue up, and among them a suspended process, which has a ticket and takes the lock when
 // rung. Each seed is a subtest.
-func TestFaultyBellsKeepOrder(t *testing.T) {
+func TestFaultyWakeUpsKeepOrder(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

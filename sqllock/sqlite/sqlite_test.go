@@ -117,7 +117,7 @@ func TestUnusableFileErrorNamesFix(t *testing.T) {
 }
 
 // A read-only driver sees what others create meanwhile.
-func TestReadOnlyDriverCreatesNoFile(t *testing.T) {
+func TestReadOnlyDriverDoesNotCreateFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	url := "sqlite://" + dir + "/locks.db"
@@ -149,7 +149,7 @@ func TestReadOnlyDriverCreatesNoFile(t *testing.T) {
 
 // The files are replaced under three drivers of this process: one holds a lock, one waits, one was opened and
 // has done nothing. The test runs in its own process, because connections to replaced files stay open.
-func TestReplacedFilesGiveNoLock(t *testing.T) {
+func TestReplacedFilesGrantNoLock(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(leavesFilesVariable) == "" {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
@@ -254,7 +254,7 @@ func TestDoctorNamesProcessesWithRemovedFiles(t *testing.T) {
 }
 
 // Held locks stay, nothing new is granted, and all continues once there is space.
-func TestFullDiskLosesNoLock(t *testing.T) {
+func TestLocksSurviveFullDisk(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
 	d := openDriver(t, "sqlite://"+path, nil)
@@ -364,7 +364,7 @@ func TestAcquireSucceedsBetweenWrites(t *testing.T) {
 
 // No release frees the lock past the waiters, which would find it only by polling. In virtual time a hand-over
 // takes no time, and a waiter polls twice a second.
-func TestEachReleaseRingsNextWaiter(t *testing.T) {
+func TestEachReleaseWakesNextWaiter(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
 	synctest.Test(t, func(t *testing.T) {

@@ -111,7 +111,7 @@ func (s gatedStmt) QueryContext(ctx context.Context, args []sqldriver.NamedValue
 
 // A process is suspended after it has read the clock for a statement, until its lease, or the one that it
 // would have taken, is over and another process has the lock.
-func TestSuspendedProcessChangesNoOtherLock(t *testing.T) {
+func TestSuspendedProcessSparesOthersLocks(t *testing.T) {
 	t.Parallel()
 	const ttl = 5 * time.Second
 	for name, c := range map[string]struct {

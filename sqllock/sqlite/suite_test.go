@@ -24,7 +24,7 @@ func TestConformance(t *testing.T) {
 }
 
 // The bells lose rings, double others, and ring for owners to which nothing was handed.
-func TestConformanceWithFaultyBells(t *testing.T) {
+func TestConformanceWithFaultyWakeUps(t *testing.T) {
 	t.Parallel()
 	locktest.Run(t, newHarness(func(message string) int {
 		if strings.HasPrefix(message, "forced") {

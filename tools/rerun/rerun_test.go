@@ -100,7 +100,7 @@ func TestLastLineCountsRemainingFailures(t *testing.T) {
 	}
 }
 
-func TestOneLineCountsTests(t *testing.T) {
+func TestSummaryCountsTests(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	lines := &lineFilter{out: &out}

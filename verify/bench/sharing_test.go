@@ -53,7 +53,7 @@ func TestNoLibraryStarvesOnSharedKey(t *testing.T) {
 
 // The test replaces one pod at a time, in both directions. Each stage ends when every worker has had its
 // locks.
-func TestRollingReplacementStarvesNoWaiter(t *testing.T) {
+func TestRollingReplacementServesEveryWaiter(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -318,7 +318,7 @@ func TestForceAndAdoptionEndHolding(t *testing.T) {
 }
 
 // The places of a read-write lock have names of their own, which an operator uses.
-func TestForcedReaderOrWriterHoldsNoLock(t *testing.T) {
+func TestForceEndsReaderAndWriter(t *testing.T) {
 	t.Parallel()
 	for first, second := range map[string]string{reader: writer, writer: reader} {
 		events := []event{
@@ -370,7 +370,7 @@ func TestUnservedWaitersAreReported(t *testing.T) {
 	}
 }
 
-func TestScheduleIsSound(t *testing.T) {
+func TestScheduleIsValid(t *testing.T) {
 	t.Parallel()
 	s, err := loadSchedule("redis", "")
 	if err != nil {

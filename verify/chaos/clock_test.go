@@ -77,7 +77,7 @@ func (c *clockedServers) tryLock(key string) (holdfast.Token, error) {
 	return lease.Token(), lease.Release(c.Context())
 }
 
-func TestServerWithWrongClockStartsNoCounter(t *testing.T) {
+func TestWrongClockPreventsNewCounter(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
 			c, most := withClocks(t, n), n/2+1

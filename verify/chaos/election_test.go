@@ -66,7 +66,7 @@ func TestBrokenElectionPromiseIsReported(t *testing.T) {
 
 // The test kills the leader and makes the next one resign, five times each on every engine; with HOLDFAST_LONG
 // a hundred times. The time until another leads is logged and not judged.
-func TestLeadersFollowOneAnother(t *testing.T) {
+func TestEachLeaderHasSuccessor(t *testing.T) {
 	rig.Nightly(t, "elections")
 	t.Parallel()
 	times := 5

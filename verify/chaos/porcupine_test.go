@@ -123,7 +123,7 @@ func TestPorcupineRejectsForbiddenHistories(t *testing.T) {
 }
 
 // A confirmed write is there, a rejected one is not, and one without an answer may be.
-func TestFinalValueIsJudged(t *testing.T) {
+func TestFinalValueIsChecked(t *testing.T) {
 	t.Parallel()
 	for answer, values := range map[string]map[string]bool{
 		"acked": {"a.1": true, "": false}, "unknown": {"a.1": true, "": true, "x": false}, "refused": {"a.1": false, "": true},

@@ -145,7 +145,7 @@ func TestWaitersWithoutSubscriptionAreSkipped(t *testing.T) {
 }
 
 // One script checks at most a hundred dead waiters, and the lock still goes to a living one.
-func TestExpiredPlacesDelayNoWaiter(t *testing.T) {
+func TestExpiredPlacesAreSkipped(t *testing.T) {
 	t.Parallel()
 	server := connectServer(t, "z")
 	keys := KeysOf("lock:dead")

@@ -230,7 +230,7 @@ func changeAt(place string) change {
 	return list[0].changes[0]
 }
 
-func TestHoleStandsForOneIdentifier(t *testing.T) {
+func TestPlaceholderMatchesOneIdentifier(t *testing.T) {
 	t.Parallel()
 	for from, want := range map[string]string{
 		"_1.one(); _1.two()": "{ x(t) }", // the same identifier twice

@@ -45,7 +45,7 @@ func TestEarlierHolderIsRejected(t *testing.T) {
 	}
 }
 
-func TestDeadHolderWritesNothing(t *testing.T) {
+func TestEarlierHolderCannotWrite(t *testing.T) {
 	c := newCounter()
 	c.enterHolder(1, 1)
 	c.removeVisitor(1)

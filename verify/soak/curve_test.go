@@ -17,7 +17,7 @@ func drawCurve(value func(minute float64) float64) curve {
 	return c
 }
 
-func TestLeakIsReportedAndNoiseIsNot(t *testing.T) {
+func TestOnlyLeakIsReported(t *testing.T) {
 	t.Parallel()
 	f := figure{name: "heap", share: .15, floor: 1}
 	random := rand.New(rand.NewPCG(1, 2))
@@ -53,7 +53,7 @@ func TestLeakIsReportedAndNoiseIsNot(t *testing.T) {
 	}
 }
 
-func TestFewSamplesAreNoLeak(t *testing.T) {
+func TestFewSamplesAreNotLeak(t *testing.T) {
 	t.Parallel()
 	if c := (curve{[]float64{0, 1, 2}, []float64{1, 100, 10000}}); c.exceedsGrowth(figure{}) {
 		t.Error("three looks are called a leak")

@@ -209,7 +209,7 @@ func TestForgottenGuardAcceptsAnyToken(t *testing.T) {
 	})
 }
 
-func TestFailedWriteLeavesNothing(t *testing.T) {
+func TestFailedWriteIsRolledBack(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, db *database) {
 		failure := errors.New("no")
 		write := func(tx *sql.Tx) error {

@@ -166,7 +166,7 @@ func TestRenewalDuringReleaseEnds(t *testing.T) {
 // Events that arrive while the caller leaves may give the claim a new id. A caller that gives up leaves
 // nothing behind, and returns only when its release has been sent to each node, because Close may cut the
 // connections next.
-func TestAbandonedClaimIsForgotten(t *testing.T) {
+func TestCancelledClaimIsForgotten(t *testing.T) {
 	runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
@@ -201,7 +201,7 @@ func TestAbandonedClaimIsForgotten(t *testing.T) {
 }
 
 // The wake-up was written before the claim took a new id, and was read after that.
-func TestWakeUpForOldIDGrantsNothing(t *testing.T) {
+func TestWakeUpForOldIDIsIgnored(t *testing.T) {
 	runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
 		for i := range manual {
 			e.SetSubscribed(i, true)
@@ -248,7 +248,7 @@ func TestWakeUpForOldIDGrantsNothing(t *testing.T) {
 
 // The timer of a claim ends its round in the lane, while the lock may already be held and in its first
 // renewal.
-func TestClaimTimerEndsNoRenewal(t *testing.T) {
+func TestClaimTimerDoesNotEndRenewal(t *testing.T) {
 	t.Parallel()
 	for name, grants := range map[string]int{"all have granted": 3, "a quorum has granted": 2} {
 		t.Run(name, func(t *testing.T) {

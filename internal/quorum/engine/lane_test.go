@@ -139,7 +139,7 @@ func checkIdle(t *testing.T, e *Engine) {
 	}
 }
 
-func TestCrowdIsServedPromptlyInOrder(t *testing.T) {
+func TestManyWaitersAreServedPromptlyInOrder(t *testing.T) {
 	t.Parallel()
 	for _, nodes := range []int{1, 3} {
 		t.Run(fmt.Sprint(nodes, " nodes"), func(t *testing.T) {
@@ -164,7 +164,7 @@ func TestCrowdIsServedPromptlyInOrder(t *testing.T) {
 	}
 }
 
-func TestSilentNodeDelaysNoCrowd(t *testing.T) {
+func TestSilentNodeDoesNotDelayWaiters(t *testing.T) {
 	runWithTimedNodes(t, 5, perRequest, func(t *testing.T, e *Engine, timed []*timedNode) {
 		timed[2].silent.Store(true)
 		begin := time.Now()
@@ -174,7 +174,7 @@ func TestSilentNodeDelaysNoCrowd(t *testing.T) {
 }
 
 // A node that stops answering delays the others until it counts as silent.
-func TestNewlySilentNodeDelaysCrowdBriefly(t *testing.T) {
+func TestNewlySilentNodeDelaysWaitersBriefly(t *testing.T) {
 	runWithTimedNodes(t, 5, perRequest, func(t *testing.T, e *Engine, timed []*timedNode) {
 		begin := time.Now()
 		wait := acquireMany(t.Context(), e, crowdSize, crowdTTL, checkGranted(t))
@@ -212,7 +212,7 @@ func TestSlowNodeDoesNotFallBehind(t *testing.T) {
 	})
 }
 
-func TestCrowdSurvivesOutage(t *testing.T) {
+func TestManyWaitersSurviveOutage(t *testing.T) {
 	runWithTimedNodes(t, 1, perRequest, func(t *testing.T, e *Engine, timed []*timedNode) {
 		wait := acquireMany(t.Context(), e, crowdSize, crowdTTL, checkGranted(t))
 		time.Sleep(100 * perRequest)
@@ -225,7 +225,7 @@ func TestCrowdSurvivesOutage(t *testing.T) {
 	})
 }
 
-func TestCancelBeforeTurnSendsNothing(t *testing.T) {
+func TestCancelBeforeTurnSendsNoRequest(t *testing.T) {
 	runWithTimedNodes(t, 1, perRequest, func(t *testing.T, e *Engine, timed []*timedNode) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var got, left atomic.Int64
@@ -277,7 +277,7 @@ func TestSingleAttemptWaitsOnlyForTurn(t *testing.T) {
 }
 
 // With a TTL of 1 s a renewal has 100 ms.
-func TestRenewalsAndReleasesOvertakeCrowd(t *testing.T) {
+func TestRenewalsAndReleasesOvertakeWaiters(t *testing.T) {
 	runWithTimedNodes(t, 3, perRequest, func(t *testing.T, e *Engine, _ []*timedNode) {
 		g, err := e.Acquire(t.Context(), driver.Request{Key: "k", TTL: time.Second})
 		if err != nil {
@@ -301,7 +301,7 @@ func TestRenewalsAndReleasesOvertakeCrowd(t *testing.T) {
 	})
 }
 
-func TestCrowdReleasesPromptly(t *testing.T) {
+func TestManyReleasesArePrompt(t *testing.T) {
 	runWithTimedNodes(t, 1, perRequest, func(t *testing.T, e *Engine, timed []*timedNode) {
 		grants := make([]driver.Grant, crowdSize)
 		acquireMany(t.Context(), e, crowdSize, time.Minute, func(i int, g driver.Grant, _ error) { grants[i] = g })()
@@ -375,7 +375,7 @@ func TestReleaseEndsWithoutAnswers(t *testing.T) {
 }
 
 // Resting claims wait for a holder, not for an answer.
-func TestSleepingClaimsUseNoLaneRoom(t *testing.T) {
+func TestSleepingClaimsLeaveLane(t *testing.T) {
 	runWithTimedNodes(t, 1, perRequest, func(t *testing.T, e *Engine, timed []*timedNode) {
 		const n = 4 * initialRounds
 		acquireMany(t.Context(), e, n, time.Minute, checkGranted(t))()
@@ -401,7 +401,7 @@ func TestSleepingClaimsUseNoLaneRoom(t *testing.T) {
 	})
 }
 
-func TestCloseEndsCrowdAtOnce(t *testing.T) {
+func TestCloseEndsManyWaitsAtOnce(t *testing.T) {
 	runWithTimedNodes(t, 1, perRequest, func(t *testing.T, e *Engine, timed []*timedNode) {
 		wait := acquireMany(t.Context(), e, crowdSize, crowdTTL, func(_ int, _ driver.Grant, err error) {
 			if err != nil && !errors.Is(err, driver.ErrClosed) {

@@ -52,7 +52,7 @@ func TestUnexpectedExitIsReported(t *testing.T) {
 }
 
 // The error of the start already reports it.
-func TestProcessNeverReadyReportsNoExit(t *testing.T) {
+func TestFailedStartIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	p := &child.Process{Program: child.Program{
 		Cmd:    func() *exec.Cmd { return exec.Command("sh", "-c", "echo no port; exit 3") },

@@ -456,7 +456,7 @@ func TestBlackholeHidesEndOfServer(t *testing.T) {
 	c.wantsEnd()
 }
 
-func TestRefuseLeavesConnectionsAlone(t *testing.T) {
+func TestRefuseKeepsOpenConnections(t *testing.T) {
 	t.Parallel()
 	_, proxy := startProxy(t)
 	old := dialClient(t, proxy.Addr())
@@ -489,7 +489,7 @@ func TestProxySurvivesServerRestart(t *testing.T) {
 	c.wantReply("PONG")
 }
 
-func TestEndedConnectionConsumesNoLoss(t *testing.T) {
+func TestClosedConnectionKeepsPlannedLoss(t *testing.T) {
 	t.Parallel()
 	server, proxy := startProxy(t)
 	lost := proxy.CutAfter(faultproxy.Command("ECHO"), 1)
@@ -563,7 +563,7 @@ func TestCloseEndsEverything(t *testing.T) {
 }
 
 // Under all faults, a client never reads the reply to another request.
-func TestRepliesStayInStepUnderFaults(t *testing.T) {
+func TestRepliesMatchRequestsUnderFaults(t *testing.T) {
 	t.Parallel()
 	server, proxy := startProxy(t)
 	deadline := time.Now().Add(2 * time.Second)
@@ -735,7 +735,7 @@ func TestStrandedBytesArriveLate(t *testing.T) {
 }
 
 // Neither side learns anything of the other until the end, and new connections work.
-func TestForgottenConnectionsCarryNothing(t *testing.T) {
+func TestForgottenConnectionsDropAllBytes(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(string) (*faultproxy.Proxy, error){"RESP": faultproxy.New, "opaque": faultproxy.NewOpaque} {
 		t.Run(name, func(t *testing.T) {

@@ -88,7 +88,7 @@ func parseRow(t *testing.T, row string) (v resp.Value, rest string) {
 	return v, strings.Join(words[n:], " ")
 }
 
-func TestEndedConnectionLeavesNothing(t *testing.T) {
+func TestClosedConnectionIsForgotten(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, nil)
 	p, err := New(server.Addr())

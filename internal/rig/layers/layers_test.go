@@ -265,7 +265,7 @@ func TestUpwardArrowIsRejected(t *testing.T) {
 	}
 }
 
-func TestRootModuleRequiresNothing(t *testing.T) {
+func TestRootModuleHasNoDependencies(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(root + "/go.mod")
 	if err != nil {

@@ -37,7 +37,7 @@ func TestServerAcceptsConnectionsUntilItIsStopped(t *testing.T) {
 }
 
 // Neither an open connection nor a new one gets an answer until the server is resumed.
-func TestPausedServerAnswersNothing(t *testing.T) {
+func TestPausedServerDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	server, err := pgproc.Start(t.Context())
 	if err != nil {

@@ -79,7 +79,7 @@ func TestServersAreSeparate(t *testing.T) {
 	}
 }
 
-func TestStopLeavesNothing(t *testing.T) {
+func TestStopRemovesProcessAndFiles(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, nil)
 	for range 2 {

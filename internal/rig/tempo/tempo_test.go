@@ -45,7 +45,7 @@ func TestChildProcessesInheritFactorOnRequest(t *testing.T) {
 	}
 }
 
-func TestVirtualTimeHasNoStalls(t *testing.T) {
+func TestVirtualTimeIgnoresStalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder
 		quit, ended := make(chan struct{}), make(chan struct{})

@@ -54,7 +54,7 @@ func TestEncoderSendsNeededArguments(t *testing.T) {
 
 // A lease survives while the keys of its hash slot are on two shards, because its renewal names only the key
 // of the lock.
-func TestRenewalInClusterNamesLockAlone(t *testing.T) {
+func TestRenewalInClusterSendsOnlyLockKey(t *testing.T) {
 	t.Parallel()
 	lock := Plain.Lock("lock:", "k", true)
 	ask := quorum.Ask{Kind: quorum.AskRenew, Owner: "o", TTL: int64(10 * time.Second), Token: 33}

@@ -127,7 +127,7 @@ func TestAnswersAreDeliveredOneByOne(t *testing.T) {
 }
 
 // The last caller writes although many requests are pending and no goroutine writes.
-func TestLastOfGroupWritesIt(t *testing.T) {
+func TestLastCallerWritesBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
@@ -248,7 +248,7 @@ func TestContextEndIsNoticedWhileReading(t *testing.T) {
 	})
 }
 
-func TestNodeThatDoesNotReadBlocksNobody(t *testing.T) {
+func TestUnreadConnectionDoesNotBlockCallers(t *testing.T) {
 	t.Parallel()
 	runLinked(t, func(t *testing.T, n *node, _ net.Conn) {
 		start := time.Now()
@@ -335,7 +335,7 @@ func TestServerClosingItsSideEndsLink(t *testing.T) {
 	}
 }
 
-func TestBlockedWriteDelaysNoAnswer(t *testing.T) {
+func TestBlockedWriteDoesNotDelayAnswers(t *testing.T) {
 	t.Parallel()
 	runLinked(t, func(t *testing.T, n *node, far net.Conn) {
 		ping := [][]string{{"PING"}}
@@ -429,7 +429,7 @@ func (n *node) queueAcquire(t *testing.T) (leave context.CancelFunc, ended chan 
 
 // An acquire is queued when the connection breaks, and then its caller leaves. If the acquire were written
 // after its release, which goes over the next connection, it would leave a lock without a holder for a TTL.
-func TestBreakKeepsRequestBeforeRelease(t *testing.T) {
+func TestReconnectKeepsRequestBeforeRelease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()

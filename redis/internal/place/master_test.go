@@ -13,7 +13,7 @@ import (
 )
 
 // A client that is closed while Sentinels may still answer must not trust a minority.
-func TestCancelledSearchTrustsNoSentinelMinority(t *testing.T) {
+func TestCancelledSearchRejectsSentinelMinority(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dial := func(ctx context.Context, _, addr string) (net.Conn, error) {

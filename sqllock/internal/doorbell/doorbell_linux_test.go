@@ -106,7 +106,7 @@ func TestRingReachesOneProcess(t *testing.T) {
 }
 
 // 40 processes take nothing from their queues: more than fits into the buffer of one sending socket.
-func TestSuspendedProcessDelaysNoRing(t *testing.T) {
+func TestSuspendedProcessDoesNotDelayRings(t *testing.T) {
 	t.Parallel()
 	file := newFile(t, 0o600)
 	for i := range 40 {
@@ -162,7 +162,7 @@ func plantSocket(t *testing.T, path string, age time.Duration) {
 	}
 }
 
-func TestOpenSweepsSocketsOfKilledCrowd(t *testing.T) {
+func TestOpenSweepsSocketsOfKilledProcesses(t *testing.T) {
 	t.Parallel()
 	file := newFile(t, 0o600)
 	_, heard := openBell(t, file, "L")
@@ -186,7 +186,7 @@ func TestOpenSweepsSocketsOfKilledCrowd(t *testing.T) {
 }
 
 // The test puts into the folder what another user might put in the places of sockets.
-func TestHostileFilesAreLeftAlone(t *testing.T) {
+func TestHostileFilesAreIgnored(t *testing.T) {
 	t.Parallel()
 	file := newFile(t, 0o600)
 	service, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unixgram"})
@@ -293,7 +293,7 @@ func TestLongFolderPathWorks(t *testing.T) {
 	}
 }
 
-func TestChildInheritsNoSocket(t *testing.T) {
+func TestChildDoesNotInheritSocket(t *testing.T) {
 	t.Parallel()
 	b, _ := openBell(t, newFile(t, 0o600), "A")
 	for name, f := range map[string]*os.File{"socket": b.socket, "folder": b.folder} {

@@ -22,7 +22,7 @@ type account struct {
 	Balance int
 }
 
-func TestLateHolderWritesNothing(t *testing.T) {
+func TestLateHolderCannotWrite(t *testing.T) {
 	t.Parallel()
 	pool := examples.MariaDB(t)
 	for name, prepare := range map[string]bool{"plain": false, "prepared": true} {

@@ -38,7 +38,7 @@ func TestOneOfSeveralInstancesMigrates(t *testing.T) {
 	examples.Free(t, url, "shop/migration")
 }
 
-func TestLostLockLeavesNoHalfStep(t *testing.T) {
+func TestLostLockRollsStepBack(t *testing.T) {
 	t.Parallel()
 	url := "redis://" + redistest.Start(t, nil).Addr()
 	_, db := examples.Database(t, `CREATE TABLE began (); CREATE TABLE half ()`)

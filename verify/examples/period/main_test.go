@@ -48,7 +48,7 @@ func TestEachPeriodHasOneReport(t *testing.T) {
 	})
 }
 
-func TestLateHolderWritesNoReport(t *testing.T) {
+func TestLateHolderCannotWriteReport(t *testing.T) {
 	t.Parallel()
 	url := "redis://" + redistest.Start(t, nil).Addr()
 	_, db := examples.Database(t, schema)

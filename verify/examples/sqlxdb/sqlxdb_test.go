@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
-func TestLateHolderWritesNothing(t *testing.T) {
+func TestLateHolderCannotWrite(t *testing.T) {
 	t.Parallel()
 	dsn, _ := examples.Database(t, "CREATE TABLE account AS SELECT 7 AS id, 100 AS balance")
 	pool, err := pgxpool.New(t.Context(), dsn)

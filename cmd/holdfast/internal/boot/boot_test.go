@@ -18,7 +18,7 @@ func newAlarm(t *testing.T) *boot.Alarm {
 	return a
 }
 
-func TestAlarmRingsNotBeforeItsTime(t *testing.T) {
+func TestAlarmDoesNotRingEarly(t *testing.T) {
 	t.Parallel()
 	a := newAlarm(t)
 	at := boot.Now().Add(20 * time.Millisecond)
@@ -29,7 +29,7 @@ func TestAlarmRingsNotBeforeItsTime(t *testing.T) {
 	}
 }
 
-func TestAlarmInThePastRingsAtOnce(t *testing.T) {
+func TestPastAlarmRingsAtOnce(t *testing.T) {
 	t.Parallel()
 	a := newAlarm(t)
 	a.Set(boot.Now().Add(time.Hour))

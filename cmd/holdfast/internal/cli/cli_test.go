@@ -236,7 +236,7 @@ func TestSecretsStayOutOfErrors(t *testing.T) {
 	}
 }
 
-func TestWaitAndNoWait(t *testing.T) {
+func TestContradictingWaitFlagsAreRejected(t *testing.T) {
 	t.Parallel()
 	ten := patience{optionalDuration{duration: duration(10 * time.Second), set: true}}
 	for _, row := range []struct {
@@ -260,7 +260,7 @@ func TestWaitAndNoWait(t *testing.T) {
 	}
 }
 
-func TestGuardAndNoGuard(t *testing.T) {
+func TestContradictingGuardFlagsAreRejected(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		name           string
@@ -339,7 +339,7 @@ func TestDurationsAreSecondsOrGoSyntax(t *testing.T) {
 	}
 }
 
-func TestPassedOnLeaseIsRecognised(t *testing.T) {
+func TestHandedOverLeaseMatchesTicket(t *testing.T) {
 	t.Parallel()
 	st := holdfast.Status{Held: true, Token: 64, Owner: "client.1"}
 	for _, row := range []struct {
@@ -404,7 +404,7 @@ func TestConsolePageNamesEveryFlag(t *testing.T) {
 }
 
 // The question is about a change that cannot be undone.
-func TestInterruptedPromptChangesNothing(t *testing.T) {
+func TestInterruptedPromptCancelsChange(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(exitcode.Interruption{Signal: syscall.SIGINT})

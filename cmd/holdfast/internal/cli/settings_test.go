@@ -55,7 +55,7 @@ func TestConfigFileNamesSeveralSets(t *testing.T) {
 }
 
 // No form of a backend, even an unreadable one, shows what may be a password.
-func TestConfigShowsNoSecret(t *testing.T) {
+func TestConfigHidesSecrets(t *testing.T) {
 	for _, backend := range []string{
 		"u:s3cret@h:6379", "redis://h?pasword=s3cret", "host=h user=u password=s3cret",
 		"host=h password = 's3cret too'", "u:my s3cret@h", "redis://u:s3cret@h",

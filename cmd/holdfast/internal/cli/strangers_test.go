@@ -159,7 +159,7 @@ var outputs = []output{
 
 // In each output, a text that other clients choose, such as a name or a note, stays one value and has no
 // effect.
-func TestForeignTextStaysText(t *testing.T) {
+func TestOutputEscapesUntrustedText(t *testing.T) {
 	t.Parallel()
 	for _, o := range outputs {
 		plain := strings.Count(o.write("plain"), "\n")

@@ -213,7 +213,7 @@ func TestWrongTokensAreReportedAndDelayed(t *testing.T) {
 	<-c.ended
 }
 
-func TestReadOnlyConsoleReleasesNothing(t *testing.T) {
+func TestReadOnlyConsoleRejectsForceRelease(t *testing.T) {
 	t.Parallel()
 	c := startConsole(t, false, nil)
 	body, headers := c.forceRequest()
@@ -225,7 +225,7 @@ func TestReadOnlyConsoleReleasesNothing(t *testing.T) {
 	}
 }
 
-func TestJunkIsRejected(t *testing.T) {
+func TestInvalidRequestIsRejected(t *testing.T) {
 	t.Parallel()
 	c := startConsole(t, false, nil)
 	for path, want := range map[string]int{
@@ -446,7 +446,7 @@ func TestConsoleEndsItsStreams(t *testing.T) {
 }
 
 // The page also obeys the policy, which forbids inline scripts and styles.
-func TestPageLoadsNothingFromOtherSites(t *testing.T) {
+func TestPageLoadsOnlyItsOwnFiles(t *testing.T) {
 	t.Parallel()
 	c := startConsole(t, false, nil)
 	forbidden := regexp.MustCompile(`(?i)<style|style=|\son[a-z]+=|<script(>| [^>]*>[^<])|javascript:|https?://|(inner|outer|insertAdjacent|set)HTML|srcdoc|` +

@@ -154,7 +154,7 @@ func TestCompleteReadHasBoundedRate(t *testing.T) {
 	})
 }
 
-func TestPictureBoundsLocks(t *testing.T) {
+func TestSnapshotBoundsLocks(t *testing.T) {
 	b := &service{}
 	b.set("a", numberedNames(150)...)
 	run(t, b, &Options{Most: 100}, func(t *testing.T, s *Source) {
@@ -168,7 +168,7 @@ func TestPictureBoundsLocks(t *testing.T) {
 	})
 }
 
-func TestFreedLockLeavesPictureLater(t *testing.T) {
+func TestReleasedLockIsShownBriefly(t *testing.T) {
 	b := &service{}
 	b.set("a", "job", "other")
 	run(t, b, nil, func(t *testing.T, s *Source) {
@@ -358,7 +358,7 @@ func TestOutageMakesLocksUnknown(t *testing.T) {
 }
 
 // The names are requested while too few nodes answer.
-func TestUnlistedNamesGetNoRow(t *testing.T) {
+func TestUnlistedNamesAreOmitted(t *testing.T) {
 	b := &service{}
 	b.set("a", "job")
 	run(t, b, nil, func(t *testing.T, s *Source) {

@@ -151,7 +151,7 @@ func TestFileIsReplacedAtomicallyAndPrivately(t *testing.T) {
 }
 
 // After a failure, as on a full disk, the last report stays and no draft is left.
-func TestFailedReportLeavesNoDraft(t *testing.T) {
+func TestFailedReportDeletesTemporaryFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f")
@@ -256,7 +256,7 @@ func TestForeignPipeIsRejected(t *testing.T) {
 }
 
 // Another process may have put a FIFO, a device or a folder at the path.
-func TestReadFileWaitsForNoWriter(t *testing.T) {
+func TestReadFileDoesNotBlock(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f")
