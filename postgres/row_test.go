@@ -3,12 +3,16 @@ package postgres_test
 import (
 	"errors"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	gates "github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
@@ -180,4 +184,48 @@ func TestLockedRowReturnsErrHeld(t *testing.T) {
 	if err := postgres.LockRow(t.Context(), second, query, 8).Scan(&balance); !errors.Is(err, pgx.ErrNoRows) {
 		t.Errorf("no such row: %v, want pgx.ErrNoRows", err)
 	}
+}
+
+// Each writer locks, reads and writes a row in one transaction.
+func TestLockRowPreventsLostUpdates(t *testing.T) {
+	gates.Nightly(t, "rowlock")
+	const writers, length = 4, 30 * time.Second
+	r := startRig(t)
+	r.execSQL(accounts, pgx.QueryExecModeSimpleProtocol)
+	increment := func() error {
+		return pgx.BeginFunc(t.Context(), r.pool, func(tx pgx.Tx) error {
+			var balance int64
+			if err := postgres.LockRow(t.Context(), tx, r.in("SELECT balance FROM holdfast.account WHERE id = 7")).Scan(&balance); err != nil {
+				return err
+			}
+			_, err := tx.Exec(t.Context(), r.in("UPDATE holdfast.account SET balance = $1 WHERE id = 7"), balance+1)
+			return err
+		})
+	}
+	var confirmed atomic.Int64
+	var all sync.WaitGroup
+	end := time.Now().Add(length)
+	for i := range writers {
+		all.Go(func() {
+			for time.Now().Before(end) {
+				switch err := increment(); {
+				case err == nil:
+					confirmed.Add(1)
+				case errors.Is(err, holdfast.ErrHeld):
+					time.Sleep(time.Millisecond)
+				default:
+					t.Errorf("writer %d: %v", i, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	var version string
+	r.NoError(r.pool.QueryRow(t.Context(), "SHOW server_version").Scan(&version))
+	lost := int(confirmed.Load()) + 100 - r.countRows("SELECT balance FROM holdfast.account WHERE id = 7")
+	if lost != 0 || confirmed.Load() == 0 {
+		t.Errorf("%d of %d updates are lost", lost, confirmed.Load())
+	}
+	t.Logf("PostgreSQL %s: %d updates by %d writers, %d lost", version, confirmed.Load(), writers, lost)
 }
