@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -29,7 +30,7 @@ const (
 // probeTime bounds the probe for exclusion.
 func probeTime() time.Duration { return pace.Scale(2 * time.Second) }
 
-// probeWait bounds a statement that should wait for another.
+// probeWait is the time for which a statement should wait for another.
 func probeWait() time.Duration { return pace.Scale(500 * time.Millisecond) }
 
 // errNoExclusion reports a database that lets two writers change one row
@@ -37,20 +38,61 @@ func probeWait() time.Duration { return pace.Scale(500 * time.Millisecond) }
 var errNoExclusion = errors.New("two transactions changed the same row at once, and the database has carried both out: it cannot keep locks; " +
 	"take a server of MySQL or MariaDB, with tables of InnoDB")
 
+// exclusionCheck remembers whether the database is known to exclude a second writer.
+type exclusionCheck struct {
+	known atomic.Bool   // it does, or nobody can find out
+	turn  chan struct{} // capacity one: the check in progress
+	tried time.Time     // guarded by turn: end of the last check
+	found error         // guarded by turn: outcome of the last check
+}
+
 // checkExclusion returns errNoExclusion if the database lets two transactions change one row. It returns nil
 // if it could not find out, because the database does not answer or the user lacks permissions: the next
-// statement reports that. With quick it first tries to lock the version row twice, which is enough on nearly
-// all servers and writes nothing.
+// statement reports that, and the next grant asks again. With quick it first tries to lock the version row twice,
+// which is enough on nearly all servers and writes nothing.
 func (d *Driver) checkExclusion(ctx context.Context, quick bool) error {
 	if quick {
-		if locks, err := d.versionLocks(ctx); locks || err != nil {
+		switch locks, err := d.versionLocks(ctx); {
+		case locks, errors.Is(err, errPool):
+			d.exclusion.known.Store(true)
+			return nil
+		case err != nil:
 			return nil
 		}
 	}
-	if kind, err := d.tryExclusion(ctx); err == nil && kind == noExclusion {
+	switch kind, err := d.tryExclusion(ctx); {
+	case err != nil || kind == notTried:
+	case kind == noExclusion:
 		return driverkit.PermanentError{Err: errNoExclusion}
+	default:
+		d.exclusion.known.Store(true)
 	}
 	return nil
+}
+
+// checkGrant returns errNoExclusion for a grant of a database that lets two transactions change one row. The check
+// at Open may have found nothing out, for example because the database was down. If this check finds nothing out
+// either, grants of the next seconds rely on the one that follows.
+func (d *Driver) checkGrant(ctx context.Context, ttl time.Duration) error {
+	e := &d.exclusion
+	if e.known.Load() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, ttl/4)
+	defer cancel()
+	select {
+	case e.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil
+	}
+	defer func() { <-e.turn }()
+	if !e.known.Load() && time.Since(e.tried) >= watchEvery {
+		if e.found = d.checkExclusion(ctx, true); e.found != nil {
+			e.found = d.unavailableError(e.found)
+		}
+		e.tried = time.Now()
+	}
+	return e.found
 }
 
 // withPair calls fn with two connections of the pool. If the pool has only one, it returns errPool.
@@ -148,18 +190,42 @@ func (d *Driver) raceWriters(ctx context.Context, a, b *sql.Conn, owner string) 
 		}
 	}
 	defer second.Rollback()
-	brief, cancel := context.WithTimeout(ctx, probeWait())
-	defer cancel()
-	n, err := execCount(brief, second, change, owner)
+	type outcome struct {
+		changed int64
+		err     error
+	}
+	answered := make(chan outcome, 1)
+	go func() {
+		n, err := execCount(ctx, second, change, owner)
+		answered <- outcome{n, err}
+	}()
+	var got outcome
+	ended := false // the first transaction
+	select {
+	case got = <-answered:
+	case <-time.After(probeWait()):
+		// The second writer waits for the first, or the server is slow. So the first one ends, after one more
+		// answer: a server that lets both write has carried out the second change before, however late it
+		// answers.
+		err = queryRows(ctx, first, d.translate(d.in("SELECT place FROM holdfast_ticket WHERE name = '' AND owner = $1")), []any{owner},
+			func(*sql.Rows) error { return nil })
+		ended, err = true, errors.Join(err, first.Commit())
+		got = <-answered
+	}
 	switch {
-	case err != nil && (brief.Err() != nil || d.isHeld(err)):
-		return byRowLock, nil
 	case err != nil:
 		return notTried, err
-	case n == 0:
+	case got.err != nil && d.isHeld(got.err), got.err == nil && got.changed == 0 && ended:
+		return byRowLock, nil
+	case got.err != nil:
+		return notTried, got.err
+	case got.changed == 0:
 		return byTable, nil
 	}
-	if err := errors.Join(first.Commit(), second.Commit()); err != nil {
+	if !ended {
+		err = first.Commit()
+	}
+	if err := errors.Join(err, second.Commit()); err != nil {
 		return byConflict, nil
 	}
 	return noExclusion, nil

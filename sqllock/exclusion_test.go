@@ -19,14 +19,32 @@ type impostor struct {
 	rows   int64 // rows that the second of two changes finds
 	commit error // error of the second commit
 	nowait error // error of SELECT … FOR UPDATE NOWAIT
+	slow   bool  // the second of two changes is answered once the first is committed
 
-	mu      sync.Mutex // guards the fields below
-	changes int
-	commits int
+	mu        sync.Mutex // guards the fields below
+	down      bool       // answers nothing but errors
+	changes   int
+	commits   int
+	committed chan struct{} // closed by the first commit
 }
 
-func (i *impostor) Connect(context.Context) (sqldriver.Conn, error) { return &impostorConn{i}, nil }
-func (i *impostor) Driver() sqldriver.Driver                        { return nil }
+func (i *impostor) setDown(down bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.down = down
+}
+
+var errDown = errors.New("invalid connection")
+
+func (i *impostor) Connect(context.Context) (sqldriver.Conn, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.down {
+		return nil, errDown
+	}
+	return &impostorConn{i}, nil
+}
+func (i *impostor) Driver() sqldriver.Driver { return nil }
 
 type impostorConn struct{ *impostor }
 
@@ -43,24 +61,51 @@ func (c *impostorConn) Commit() error {
 	if c.commits++; c.commits > 1 {
 		return c.commit
 	}
+	if c.committed != nil {
+		close(c.committed)
+		c.committed = nil
+	}
 	return nil
 }
 
-func (c *impostorConn) ExecContext(_ context.Context, text string, _ []sqldriver.NamedValue) (sqldriver.Result, error) {
+func (c *impostorConn) ExecContext(ctx context.Context, text string, _ []sqldriver.NamedValue) (sqldriver.Result, error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	committed := c.committed
 	switch {
 	case strings.Contains(text, "INSERT INTO holdfast_ticket"): // a new row to change
-		c.changes, c.commits = 0, 0
+		c.changes, c.commits, c.committed = 0, 0, make(chan struct{})
 	case strings.Contains(text, "SET place = place + 1"):
-		if c.changes++; c.changes > 1 {
-			return sqldriver.RowsAffected(c.rows), nil
-		}
+		c.changes++
 	}
-	return sqldriver.RowsAffected(1), nil
+	second := strings.Contains(text, "SET place = place + 1") && c.changes > 1
+	c.mu.Unlock()
+	switch {
+	case second && c.slow && committed != nil:
+		select {
+		case <-committed:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		fallthrough
+	case second:
+		return sqldriver.RowsAffected(c.rows), nil
+	}
+	return impostorResult{}, nil
 }
 
+// impostorResult is the result of a statement that has changed one row.
+type impostorResult struct{}
+
+func (impostorResult) LastInsertId() (int64, error) { return 2e15, nil }
+func (impostorResult) RowsAffected() (int64, error) { return 1, nil }
+
 func (c *impostorConn) QueryContext(_ context.Context, text string, _ []sqldriver.NamedValue) (sqldriver.Rows, error) {
+	c.mu.Lock()
+	down := c.down
+	c.mu.Unlock()
+	if down {
+		return nil, errDown
+	}
 	row := &oneRow{columns: 1, over: strings.Contains(text, "autocommit = 0")}
 	if strings.HasPrefix(text, "SELECT @@") {
 		row.columns += strings.Count(text, ",")
@@ -110,6 +155,8 @@ func TestDatabaseWithoutExclusionIsRejected(t *testing.T) {
 		"both carried out, and no NOWAIT":     {&impostor{rows: 1, nowait: syntax}, false, driver.VerdictFault},
 		"second refused at its commit":        {&impostor{rows: 1, commit: conflict}, true, driver.VerdictOK},
 		"each statement at once":              {&impostor{}, true, driver.VerdictWarning},
+		"both carried out, the second slowly": {&impostor{rows: 1, nowait: syntax, slow: true}, false, driver.VerdictFault},
+		"row locks, and no NOWAIT":            {&impostor{nowait: syntax, slow: true}, true, driver.VerdictOK},
 		"row locks, whose name is of no news": {&impostor{nowait: serverError("Error 3572 (HY000): not acquired")}, true, driver.VerdictOK},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -140,6 +187,31 @@ func TestDatabaseWithoutExclusionIsRejected(t *testing.T) {
 				t.Errorf("the doctor finds %q, want %q", verdict, c.verdict)
 			}
 		})
+	}
+}
+
+// The first grant makes up for it.
+func TestExclusionIsCheckedAfterOutageAtOpen(t *testing.T) {
+	t.Parallel()
+	for _, locks := range []bool{false, true} {
+		server := &impostor{rows: 1, down: true}
+		if locks {
+			server.nowait = serverError("Error 3572 (HY000): not acquired")
+		}
+		db := sql.OpenDB(server)
+		defer db.Close()
+		d, err := sqllock.New(t.Context(), db, sqllock.MySQL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		server.setDown(false)
+		for range 2 {
+			g, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: long})
+			if locks != (err == nil) || err != nil && (!errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "InnoDB")) {
+				t.Errorf("row locks %v: Acquire() = %+v, %v", locks, g, err)
+			}
+		}
 	}
 }
 

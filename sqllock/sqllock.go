@@ -162,6 +162,8 @@ type Driver struct {
 	manual   atomic.Bool  // sessions do not commit each statement
 	level    atomic.Int32 // sql.IsolationLevel of each statement; the session's own unless a database rejects it
 
+	exclusion exclusionCheck
+
 	calls  *driverkit.Calls
 	states *driverkit.States // state of the one node
 	lane   *driverkit.Lane   // turns for the statements of claims and releases
@@ -220,12 +222,14 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 	}
 	d.lane = driverkit.NewLane(d.states, room)
 	d.calls.Go(d.watchDatabase)
+	d.exclusion.turn = make(chan struct{}, 1)
+	d.exclusion.known.Store(opts.NoCheck || dialect != MySQL) // many servers speak the MySQL protocol
 	if opts.NoCheck {
 		return d, nil
 	}
 	return driverkit.OpenChecked(ctx, strings.ToLower(d.name), d, nil, func(ctx context.Context) error {
 		err := d.pingDatabase(ctx, db)
-		if err != nil || dialect != MySQL { // many servers speak the MySQL protocol
+		if err != nil || dialect != MySQL {
 			return err
 		}
 		if err = d.checkExclusion(ctx, true); err != nil {
@@ -288,6 +292,11 @@ func (d *Driver) settleClaim(ctx context.Context, c *claim) (driver.Grant, error
 	c.leaveTurnstile()
 	if err != nil {
 		c.abandon()
+		return g, err
 	}
-	return g, err
+	if err := d.checkGrant(ctx, g.TTL); err != nil {
+		d.Release(ctx, g, 0)
+		return driver.Grant{}, err
+	}
+	return g, nil
 }
