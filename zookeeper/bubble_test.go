@@ -3,6 +3,7 @@ package zookeeper_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"testing"
@@ -59,6 +60,34 @@ func (r *rig) dialThrough(links []*fixture.Link, speak func() fixture.Protocol) 
 			return near, nil
 		}
 		return nil, fmt.Errorf("no member %s", addr)
+	}
+}
+
+// balance returns a way to dial which leads each connection to the member that choose returns for its first four
+// bytes.
+func (r *rig) balance(choose func(word string) *server) func(ctx context.Context, addr string) (net.Conn, error) {
+	var carried sync.WaitGroup
+	r.Cleanup(carried.Wait)
+	return func(context.Context, string) (net.Conn, error) {
+		near, far := newWires()
+		carried.Go(func() {
+			defer far.Close()
+			word := make([]byte, 4)
+			if _, err := io.ReadFull(far, word); err != nil {
+				return
+			}
+			conn, err := r.fake.dial(context.Background(), choose(string(word)).addr)
+			if err != nil {
+				return
+			}
+			carried.Go(func() {
+				conn.Write(word)
+				io.Copy(conn, far)
+				conn.Close()
+			})
+			io.Copy(far, conn)
+		})
+		return near, nil
 	}
 }
 

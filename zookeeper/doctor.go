@@ -75,7 +75,11 @@ func (p *memberCheck) examine(ctx context.Context, d *Driver, ttl time.Duration)
 	if p.health.mode == "" {
 		p.Add("leader", driver.VerdictWarning, "it does not report the leader, so each renewal of a lease costs a connection", "add srvr to 4lw.commands.whitelist")
 	} else {
-		p.OK("leader", "it is %s", p.health.mode)
+		if len(d.members) == 1 && !p.health.alone() {
+			p.OK("leader", "it is %s; each renewal takes a connection, as the only address may be that of a load balancer", p.health.mode)
+		} else {
+			p.OK("leader", "it is %s", p.health.mode)
+		}
 		p.checkVersion(p.health.version)
 	}
 	conn, err := p.member.dial(ctx)
@@ -113,9 +117,9 @@ func (d *Driver) examineEnsemble(ctx context.Context, patients []*memberCheck, t
 	first, answers := "", false
 	for _, p := range patients {
 		answers = answers || p.health != health{}
-		if p.health.leads() && first != "" {
+		if p.health.leads() && first != "" && d.checkOneEnsemble(ctx) != nil {
 			p.Add("distinct", driver.VerdictFault, "it leads another ensemble than "+first+": their locks do not exclude one another", "name members of one ensemble")
-		} else if p.health.leads() {
+		} else if p.health.leads() && first == "" {
 			first = p.member.name
 		}
 	}

@@ -140,6 +140,39 @@ func TestFollowerWithoutLeaderExtendsNoLease(t *testing.T) {
 	})
 }
 
+// A load balancer may lead srvr to the leader and the session to a follower.
+func TestFollowerBehindBalancerIsNoLeader(t *testing.T) {
+	runInBubble(t, func(t *testing.T, r *rig) {
+		opts := zookeeper.WithDial(*withoutCheck(r.opts), r.balance(func(word string) *server {
+			if word == "srvr" {
+				return r.fake.members[2]
+			}
+			return r.fake.members[0]
+		}))
+		d, err := zookeeper.New(r.Context(), []string{"balancer:2181"}, opts)
+		holder, waiter := r.Client(fixture.CloseAtEnd(r.Rig, d, err)), r.Client(r.newDirectDriver())
+		for round := range 20 {
+			l := r.Acquire(holder, "k", 5*time.Second)
+			first := l.Deadline()
+			r.Eventually("a renewal", func() bool { return l.Deadline().After(first) || l.Context().Err() != nil })
+			type next struct {
+				*holdfast.Lease
+				at time.Time
+			}
+			granted := fixture.RunAsync(func() next { n := r.Acquire(waiter, "k", longTTL); return next{n, time.Now()} })
+			time.Sleep(time.Duration(round) * 50 * time.Millisecond)
+			r.fake.update(func() { r.fake.members[0].parted = true })
+			n := <-granted
+			if early := l.Deadline().Sub(n.at); early > 0 {
+				t.Errorf("round %d: the next holder came %v before the deadline", round, early)
+			}
+			r.fake.update(func() { r.fake.members[0].parted = false })
+			<-l.Context().Done()
+			r.Release(n.Lease)
+		}
+	})
+}
+
 // The test checks this on real servers, once.
 func TestLockIsNotGrantedWhileHolderTrustsIt(t *testing.T) {
 	r := startAlone(t, 3, "syncLimit=40")

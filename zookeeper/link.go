@@ -25,7 +25,7 @@ type link struct {
 	member *member
 	conn   net.Conn
 	in     *bufio.Reader
-	leads  bool      // the member is the leader, which decides how long sessions last
+	leads  bool      // the member is known to be the leader, which decides how long sessions last
 	opened time.Time // before the greeting was sent
 	limit  time.Duration
 	wake   chan struct{} // receives when there is something to write

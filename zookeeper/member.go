@@ -90,7 +90,10 @@ type health struct {
 func (h health) epoch() int64 { return h.zxid >> 32 }
 
 // leads reports whether the member alone decides when sessions end.
-func (h health) leads() bool { return h.mode == "leader" || h.mode == "standalone" }
+func (h health) leads() bool { return h.mode == "leader" || h.alone() }
+
+// alone reports whether the member is no part of an ensemble of several.
+func (h health) alone() bool { return h.mode == "standalone" }
 
 var (
 	errNoQuorum = errors.New("it does not serve clients, as it belongs to no majority")
@@ -279,9 +282,10 @@ func (d *Driver) watchMembers() {
 // locks do not exclude each other.
 //
 // Two members of one ensemble may both claim to lead for a while, if one was deposed and has not noticed. That
-// one has no majority for requests after the other leads, and the other has a later epoch. So there are two
-// ensembles if the member with the earlier epoch executes a transaction, and both lead in their epochs before
-// and after it.
+// one has no majority for requests after the other leads, and the other has a later epoch. And two names may lead
+// to one leader, which then resumes a session under either name. So there are two ensembles if the member with the
+// earlier epoch executes a transaction, the other does not know its session, and both lead in their epochs before
+// and after that.
 func (d *Driver) checkOneEnsemble(ctx context.Context) error {
 	all := make([]health, len(d.members))
 	var wait sync.WaitGroup
@@ -299,7 +303,7 @@ func (d *Driver) checkOneEnsemble(ctx context.Context) error {
 		return nil
 	}
 	slices.SortFunc(lead, func(i, j int) int { return cmp.Compare(all[i].epoch(), all[j].epoch()) })
-	if d.members[lead[0]].checkCommit(ctx, d) != nil {
+	if !d.keepsSessionsApart(ctx, d.members[lead[0]], d.members[lead[1]]) {
 		return nil
 	}
 	for _, i := range lead[:2] {
@@ -311,19 +315,26 @@ func (d *Driver) checkOneEnsemble(ctx context.Context) error {
 		d.members[lead[0]].name, d.members[lead[1]].name)}
 }
 
-// checkCommit returns nil if m has carried out a transaction.
-func (m *member) checkCommit(ctx context.Context, d *Driver) error {
-	ctx, cancel := driverkit.WithLimit(ctx, pace.CallTime())
+// keepsSessionsApart reports whether m carries out a transaction of a new session that other does not know.
+func (d *Driver) keepsSessionsApart(ctx context.Context, m, other *member) bool {
+	ctx, cancel := driverkit.WithLimit(ctx, 2*pace.CallTime())
 	defer cancel()
 	s := &session{d: d, key: anyTTL, ttl: lookTTL, quit: ctx, password: make([]byte, 16)}
 	l, err := s.greetMember(m, pace.CallTime())
 	if err != nil {
-		return err
+		return false
 	}
 	defer l.conn.Close()
 	defer context.AfterFunc(ctx, func() { l.conn.Close() })()
-	if _, err = l.askOnce(confirmRequest([]string{"/"})); err == nil {
-		l.askOnce(goodbyeRequest())
+	if _, err = l.askOnce(confirmRequest([]string{"/"})); err != nil {
+		return false
 	}
-	return err
+	again, err := s.greetMember(other, pace.CallTime())
+	if err == nil {
+		defer again.conn.Close()
+		again.askOnce(goodbyeRequest())
+		return false
+	}
+	l.askOnce(goodbyeRequest())
+	return errors.Is(err, errOver)
 }

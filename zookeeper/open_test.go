@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -230,6 +231,28 @@ func TestDeposedLeaderIsNotSecondEnsemble(t *testing.T) {
 		d, err := zookeeper.New(t.Context(), r.addrs, &r.opts)
 		d = fixture.CloseAtEnd(r.Rig, d, err)
 		r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", longTTL), 0))
+	})
+}
+
+// A session under one name goes on under the other.
+func TestTwoNamesOfLeaderAreOneEnsemble(t *testing.T) {
+	runInBubble(t, func(t *testing.T, r *rig) {
+		opts := zookeeper.WithDial(r.opts, func(ctx context.Context, addr string) (net.Conn, error) {
+			if addr == "alias:2181" {
+				addr = r.fake.members[2].addr
+			}
+			return r.fake.dial(ctx, addr)
+		})
+		addrs := append(r.addrs, "alias:2181")
+		d, err := zookeeper.New(t.Context(), addrs, opts)
+		d = fixture.CloseAtEnd(r.Rig, d, err)
+		synctest.Wait()
+		r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", longTTL), 0))
+		for _, f := range r.findingsAt(urlOf(addrs...), 0, *opts) {
+			if f.Bad() {
+				t.Errorf("the doctor finds %+v", f)
+			}
+		}
 	})
 }
 

@@ -221,9 +221,10 @@ func (s *session) greetMember(m *member, limit time.Duration) (_ *link, err erro
 		return nil, explainError(ctx, err)
 	}
 	// A member that changes its role closes all connections. So l.leads stays true for as long as the
-	// connection is open.
+	// connection is open. But srvr takes another connection, and the only address may be that of a load
+	// balancer, behind which another member answers it.
 	h, _ := s.d.askMember(ctx, m, limit)
-	l.leads = h.leads()
+	l.leads = h.leads() && (h.alone() || len(s.d.members) > 1)
 	if !stop() {
 		conn.Close()
 		return nil, driverkit.StallError{Err: context.Cause(ctx)}
