@@ -47,7 +47,8 @@ func (c *Client) Do(ctx context.Context, key string, opts *AcquireOptions, fn fu
 	return c.doKind(ctx, key, nil, opts, fn)
 }
 
-// doKind is Do for a key that is used as k: a plain lock, a semaphore, or one side of a read and write lock.
+// doKind implements Do for every use of a key: as a plain lock, a semaphore, or one side of a read and write
+// lock.
 func (c *Client) doKind(ctx context.Context, key string, k kind, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) (err error) {
 	if fn == nil {
 		panic("holdfast: Do: fn is nil; give the function to call under the lock")
@@ -78,7 +79,7 @@ func (c *Client) doKind(ctx context.Context, key string, k kind, opts *AcquireOp
 	return fn(fctx, lease)
 }
 
-// acquireKind is Acquire or, if once is set, TryAcquire for a key that is used as k.
+// acquireKind implements Acquire or, with once, TryAcquire for every use of a key.
 func (c *Client) acquireKind(ctx context.Context, key string, k kind, opts *AcquireOptions, once bool) (*Lease, error) {
 	h, err := c.acquireHold(ctx, key, k, opts, once)
 	return c.newLease(h, wrapError("acquire", key, err))
@@ -129,8 +130,8 @@ func (c *Client) nestHold(ctx context.Context, outer *holder.Hold, key string, k
 	})
 }
 
-// agreesWith reports whether the lease with the options of outer fulfils o. The lease is on the given place of
-// a key that is used as k.
+// agreesWith reports whether a lease with the options of outer satisfies o. The lease is on place at of key,
+// used as k.
 func (o *AcquireOptions) agreesWith(outer *holder.Options, k kind, place int) bool {
 	note := o.Note
 	if note != "" && k != nil {
@@ -191,8 +192,8 @@ func (c *Client) nodeNames() string {
 	return " of " + strings.Join(names, ", ")
 }
 
-// outdatedObstacle is an obstacle that the client met before this process stood still. It matches the same sentinel
-// error, but names no holder and no node, because they may have changed since.
+// outdatedObstacle is an obstacle from before this process was suspended. It matches the same sentinel error,
+// but names no holder and no node, because they may have changed since.
 type outdatedObstacle struct {
 	obstacle error
 	late     time.Duration // time from the end of the wait until the process ran again

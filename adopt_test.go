@@ -44,12 +44,12 @@ func TestDetachedLeaseLastsUntilItsDeadline(t *testing.T) {
 			t.Fatal(err)
 		}
 		if cause := context.Cause(l.Context()); !errors.Is(cause, holdfast.ErrDetached) {
-			t.Errorf("the context ended with %v", cause)
+			t.Errorf("the lease context ended with %v", cause)
 		}
 		wantErr(t, l.Detach(), holdfast.ErrLost)
 		wantErr(t, l.Check(t.Context()), holdfast.ErrLost)
 		if err := l.Release(t.Context()); err != nil {
-			t.Errorf("a release after it: %v", err)
+			t.Errorf("Release() after adoption = %v", err)
 		}
 		passTime(time.Until(l.Deadline()))
 		_, err := other.TryAcquire(t.Context(), "k", nil)
@@ -77,7 +77,7 @@ func TestWaiterBehindDetachedLeaseAsksService(t *testing.T) {
 		}
 		select {
 		case <-next:
-			t.Fatal("it has the lock while the detached lease stands")
+			t.Fatal("Adopt() succeeded while the detached lease was held")
 		case <-time.After(4 * time.Second):
 		}
 		b.release(<-next)
@@ -98,11 +98,11 @@ func TestOneAdopterGetsLease(t *testing.T) {
 			}
 		}
 		if len(won) != 1 {
-			t.Fatalf("%d have adopted one lease", len(won))
+			t.Fatalf("%d clients adopted one lease, want 1", len(won))
 		}
 		passTime(3 * time.Second)
 		if context.Cause(l.Context()) == nil {
-			t.Error("the lease that was adopted goes on")
+			t.Error("the former holder's lease context is still alive")
 		}
 		if err := won[0].Check(t.Context()); err != nil {
 			t.Error(err)
@@ -139,7 +139,7 @@ func TestCloseEndsWaitingAdopt(t *testing.T) {
 		go c.Close()
 		wantErr(t, <-adopted, holdfast.ErrClosed)
 		if took := time.Since(begin); took > 0 {
-			t.Errorf("Adopt ended %v after the call of Close, want at once", took)
+			t.Errorf("Adopt() returned %v after Close, want at once", took)
 		}
 		b.startNodes()
 	})

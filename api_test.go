@@ -62,11 +62,11 @@ func TestDriverTypesHaveAliases(t *testing.T) {
 	names := driverAliases(t)
 	for typ := range seen {
 		if name := typ.Name(); typ.PkgPath() == reflect.TypeFor[driver.Driver]().PkgPath() && !names[name] {
-			t.Errorf("driver.%s is met by users, and package holdfast has no name for it", name)
+			t.Errorf("driver.%s is part of the public API and has no alias in package holdfast", name)
 		}
 	}
 	if len(names) < 10 || len(seen) < 30 {
-		t.Errorf("%d names and %d types are too few to be all", len(names), len(seen))
+		t.Errorf("found %d names and %d types: the parser misses some", len(names), len(seen))
 	}
 }
 
@@ -95,7 +95,7 @@ func driverAliases(t *testing.T) map[string]bool {
 	return names
 }
 
-// New leaves a driver open only if another client uses it.
+// New closes the driver when it fails, except if another client uses the driver.
 func TestFailedNewClosesDriver(t *testing.T) {
 	t.Parallel()
 	refused := &holdfast.Options{Holder: holdfast.Holder{Note: "x"}}

@@ -55,7 +55,7 @@ func TestForceReleaseSparesNewerHolder(t *testing.T) {
 		err := b.client.ForceRelease(t.Context(), "k", old.Token(), "")
 		wantErr(t, err, holdfast.ErrLost)
 		if want := fmt.Sprintf("token %d does not belong to the present holder", old.Token()); !strings.Contains(fmt.Sprint(err), want) {
-			t.Errorf("%v, want %q: no lease of the caller's is lost", err, want)
+			t.Errorf("Do() = %v, want %q and no ErrLost", err, want)
 		}
 		if err := l.Check(t.Context()); err != nil {
 			t.Errorf("Check() = %v after a force release with an old token", err)
@@ -124,13 +124,13 @@ func TestDoEndsWithCallersContext(t *testing.T) {
 			cancel()
 			<-ctx.Done()
 			if l.Context().Err() != nil {
-				t.Error("the caller's end touched the lease")
+				t.Error("cancelling the caller's context changed the lease")
 			}
 			return ctx.Err()
 		})
 		wantErr(t, err, context.Canceled)
 		if errors.Is(err, holdfast.ErrLost) {
-			t.Errorf("Do() = %v, the lease was not lost", err)
+			t.Errorf("Do() = %v, want no ErrLost", err)
 		}
 	})
 }
@@ -236,7 +236,7 @@ func TestOverflowingTTLIsRejected(t *testing.T) {
 	})
 }
 
-// adoptHookDriver is a driver that calls a function of the test during each Adopt.
+// adoptHookDriver is a driver that calls a hook during each Adopt.
 type adoptHookDriver struct {
 	*memory.Driver
 	meanwhile func()
@@ -257,7 +257,7 @@ func TestAdoptDuringCloseLeaksNoLease(t *testing.T) {
 		}
 		drv.meanwhile = func() { go c.Close(); synctest.Wait() }
 		if adopted, err := c.Adopt(t.Context(), "k", l.Owner(), l.Token(), nil); err == nil {
-			t.Errorf("a closed client has a lease until %v, which nobody watches", adopted.Deadline())
+			t.Errorf("a closed client has a lease until %v that is not renewed", adopted.Deadline())
 		}
 	})
 }
@@ -278,12 +278,12 @@ func TestDriverServesOneClient(t *testing.T) {
 	wantErr(t, err, holdfast.ErrInvalid)
 	for _, words := range []string{"another client", "open a second driver", "share the client"} {
 		if !strings.Contains(fmt.Sprint(err), words) {
-			t.Errorf("%v does not say %q", err, words)
+			t.Errorf("error %v does not contain %q", err, words)
 		}
 	}
 	peer, err := holdfast.New(drv.Peer(), nil)
 	if err != nil {
-		t.Fatalf("a driver of its own: %v", err)
+		t.Fatalf("New() with its own driver = %v", err)
 	}
 	peer.Close()
 	first.Close()
@@ -305,11 +305,11 @@ func TestDoPanicsWithoutFunction(t *testing.T) {
 	defer c.Close()
 	defer func() {
 		if text := fmt.Sprint(recover()); !strings.Contains(text, "Do") || !strings.Contains(text, "fn is nil") {
-			t.Errorf("it panicked with %q", text)
+			t.Errorf("recovered %q", text)
 		}
 		l, err := c.TryAcquire(t.Context(), "k", nil)
 		if err != nil {
-			t.Fatalf("the lock was left: %v", err)
+			t.Fatalf("the lock is still held: %v", err)
 		}
 		l.Release(t.Context())
 	}()

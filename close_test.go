@@ -127,17 +127,17 @@ func TestShutdownLetsHoldersFinish(t *testing.T) {
 		wantErr(t, err, holdfast.ErrClosed)
 		passTime(time.Minute)
 		if err := l.Check(t.Context()); err != nil {
-			t.Errorf("a minute into Shutdown the lease is in state %v", err)
+			t.Errorf("one minute into Shutdown: lease state %v", err)
 		}
 		inner, err := c.Acquire(l.Context(), "k", &holdfast.AcquireOptions{Reentrant: true})
 		if err != nil {
-			t.Fatalf("a nested hold of a lease that lives: %v", err)
+			t.Fatalf("nested acquire during Shutdown: %v", err)
 		}
 		b.release(l)
 		synctest.Wait()
 		select {
 		case err := <-done:
-			t.Fatalf("Shutdown() = %v during a hold", err)
+			t.Fatalf("Shutdown() = %v before the release", err)
 		default:
 		}
 		b.release(inner)

@@ -20,15 +20,15 @@ func (b *bench) wantCrowdRejected(c *holdfast.Client, most, others int) {
 	_, err := c.Acquire(b.t.Context(), "k", &holdfast.AcquireOptions{MaxWaiters: most})
 	held, ok := errors.AsType[*holdfast.HeldError](err)
 	if !ok || !errors.Is(err, holdfast.ErrHeld) || held.Waiters != others || errors.Is(err, context.Canceled) {
-		b.t.Errorf("MaxWaiters %d behind %d: %v, %+v", most, others, err, held)
+		b.t.Errorf("MaxWaiters %d behind %d waiters: %v, %+v", most, others, err, held)
 	}
 	if took := time.Since(begin); took != 0 {
-		b.t.Errorf("it was sent away after %v", took)
+		b.t.Errorf("Acquire() was rejected after %v", took)
 	}
 }
 
-// queueClients makes the clients wait for the key, one after the other, with MaxWaiters set to most. leave ends all
-// waits.
+// queueClients makes the clients wait for the key, one after the other, each with MaxWaiters set to most. leave
+// ends all waits.
 func (b *bench) queueClients(ctx context.Context, most int, clients ...*holdfast.Client) (leave func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
@@ -38,7 +38,7 @@ func (b *bench) queueClients(ctx context.Context, most int, clients ...*holdfast
 			if err == nil {
 				b.release(l)
 			} else if ctx.Err() == nil {
-				b.t.Errorf("a waiter within the bound: %v", err)
+				b.t.Errorf("Acquire() within MaxWaiters = %v", err)
 			}
 		})
 		passTime(2 * time.Second) // the client is queued, and the renewal of the lock has counted it
@@ -105,12 +105,12 @@ func TestMaxWaitersHoldsForSimultaneousCallers(t *testing.T) {
 		passTime(time.Second)
 		synctest.Wait()
 		if n := away.Load(); n != 8 {
-			t.Errorf("%d of ten were sent away, want all but two", n)
+			t.Errorf("%d of ten callers were rejected, want all but two", n)
 		}
 		b.release(l)
 		all.Wait()
 		if n := away.Load(); n != 8 {
-			t.Errorf("%d of ten were sent away in the end", n)
+			t.Errorf("%d of ten callers were rejected at the end", n)
 		}
 	})
 }

@@ -128,7 +128,7 @@ func headingAnchors(text string) map[string]bool {
 	return names
 }
 
-// Each row of the README's table links to pages, and these have to contain its figures.
+// Each figure in the README's table must appear on a page that its row links to.
 func TestReadmeFiguresMatchLinkedPages(t *testing.T) {
 	t.Parallel()
 	pages := readRepository(t, ".md")
@@ -156,7 +156,7 @@ func TestReadmeFiguresMatchLinkedPages(t *testing.T) {
 		}
 	}
 	if compared < 15 {
-		t.Errorf("only %d figures were compared", compared)
+		t.Errorf("compared only %d figures", compared)
 	}
 }
 
@@ -186,7 +186,7 @@ func TestTestsChosenByScriptsExist(t *testing.T) {
 		}
 	}
 	if chosen < 5 {
-		t.Errorf("only %d names of tests were found", chosen)
+		t.Errorf("found only %d test names", chosen)
 	}
 }
 

@@ -69,7 +69,7 @@ func TestFailedCallIsReportedOnce(t *testing.T) {
 				wantErr(t, err, tt.want)
 				synctest.Wait()
 				if len(told) != tt.told {
-					t.Fatalf("told %+v, want %d events", told, tt.told)
+					t.Fatalf("received %+v, want %d events", told, tt.told)
 				}
 				for _, e := range told {
 					if e.Key != "k" || e.Waited != took {
@@ -98,7 +98,7 @@ func TestCloseReportsEachEndedWait(t *testing.T) {
 		synctest.Wait()
 		b.client.Close()
 		if len(told) != 1000 {
-			t.Fatalf("told %d times when Close has returned, want 1000", len(told))
+			t.Fatalf("received %d events when Close returned, want 1000", len(told))
 		}
 		wantErr(t, told[0], holdfast.ErrClosed)
 		wg.Wait()
@@ -181,7 +181,7 @@ func TestHeldErrorShowsHoldersNote(t *testing.T) {
 			}
 		}
 		if _, err := b.client.Acquire(l.Context(), "k", &holdfast.AcquireOptions{Reentrant: true, Note: "other"}); !errors.Is(err, holdfast.ErrInvalid) {
-			t.Errorf("a nested hold with another note: %v", err)
+			t.Errorf("nested acquire with another note: %v", err)
 		}
 		b.release(l)
 		for _, bad := range []string{strings.Repeat("a", 65), "\xff", "a\nb"} {
@@ -206,7 +206,7 @@ func TestHandOverNeedsSameNote(t *testing.T) {
 		b.release(l)
 		l = <-next
 		if st, err := b.newPeer().Inspect(t.Context(), "k"); err != nil || st.Holder.Note != "second" || g.local.Load() != 0 {
-			t.Errorf("%+v, %v after %d hand-overs, want the note of the second holder and none", st, err, g.local.Load())
+			t.Errorf("%+v, %v after %d hand-overs, want the second holder's note, then none", st, err, g.local.Load())
 		}
 		b.release(l)
 	})

@@ -29,7 +29,7 @@ func TestForcedHolderLearnsReasonAtOnce(t *testing.T) {
 				cause := context.Cause(l.Context())
 				wantErr(t, cause, holdfast.ErrLost, holdfast.ErrGone)
 				if cause == nil || !strings.Contains(cause.Error(), "ops@web-3: it hangs") {
-					t.Errorf("at once the cause is %v, want the reason", cause)
+					t.Errorf("context cause right after the force = %v, want its reason", cause)
 				}
 				wantErr(t, l.Release(t.Context()), holdfast.ErrGone)
 				b.wantLockFree()
@@ -58,7 +58,7 @@ func TestAlertAloneDoesNotEndLease(t *testing.T) {
 		}
 		synctest.Wait()
 		if err := l.Context().Err(); err != nil || drv.checks > 3 {
-			t.Errorf("the lease is %v after %d checks, want it to stand after few", context.Cause(l.Context()), drv.checks)
+			t.Errorf("lease state %v after %d checks, want held after a few", context.Cause(l.Context()), drv.checks)
 		}
 		for i := range 5 {
 			drv.Node(i).Stop()
@@ -66,7 +66,7 @@ func TestAlertAloneDoesNotEndLease(t *testing.T) {
 		drv.alert(l.Owner(), "it cannot be asked")
 		passTime(2 * time.Second)
 		if err := l.Context().Err(); err != nil {
-			t.Errorf("without an answer the lease is %v", context.Cause(l.Context()))
+			t.Errorf("without an answer: lease state %v", context.Cause(l.Context()))
 		}
 		for i := range 5 {
 			drv.Node(i).Start()
@@ -76,7 +76,7 @@ func TestAlertAloneDoesNotEndLease(t *testing.T) {
 			t.Fatal(err)
 		}
 		if cause := context.Cause(l.Context()); cause == nil || strings.Contains(cause.Error(), "lie") || strings.Contains(cause.Error(), "cannot be asked") {
-			t.Errorf("the cause of another loss is %v", cause)
+			t.Errorf("cause of another loss = %v", cause)
 		}
 		c.Close()
 		drv.alert(l.Owner(), "too late")
@@ -137,7 +137,7 @@ func runAroundAlertCheck(t *testing.T, reason string, before, after func(t *test
 		synctest.Wait()
 		cause := context.Cause(l.Context())
 		if wantErr(t, cause, holdfast.ErrGone); cause == nil || !strings.Contains(cause.Error(), reason) {
-			t.Errorf("at once the cause is %v, want %q", cause, reason)
+			t.Errorf("context cause right after the force = %v, want %q", cause, reason)
 		}
 	})
 }

@@ -18,7 +18,7 @@ func TestHeldErrorCountsOtherWaiters(t *testing.T) {
 			_, err := b.newPeer().Acquire(ctx, "k", nil)
 			cancel()
 			if held, ok := errors.AsType[*holdfast.HeldError](err); !ok || held.Waiters != before {
-				t.Errorf("%d wait before it: %v, %+v", before, err, held)
+				t.Errorf("%d waiters ahead: %v, %+v", before, err, held)
 			}
 			waiter := b.newPeer()
 			go func() {

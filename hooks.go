@@ -35,8 +35,8 @@ type Hooks struct {
 	Dropped      func(DroppedEvent)      // events were dropped, because hooks were too slow
 }
 
-// WaitingEvent reports that a caller begins to wait. The Context of this and other events has the values of
-// the context that was given to Acquire, such as a trace's span, and is never cancelled.
+// WaitingEvent reports the start of a wait. The Context of this and other events has the values of the context
+// that was given to Acquire, such as a trace's span, and is never cancelled.
 type WaitingEvent struct {
 	Context context.Context
 	Key     string

@@ -25,23 +25,23 @@ func TestIdleHookGoroutineEnds(t *testing.T) {
 		put()
 		synctest.Wait()
 		if len(told) != 1 {
-			t.Error("the first event waits")
+			t.Error("the first event was not delivered")
 		}
 		for range 10 * maxIdlePolls {
 			time.Sleep(pollInterval / 2)
 			put()
 			at := time.Since(begin)
 			if !lives() {
-				t.Fatal("the goroutine ended while events came")
+				t.Fatal("the goroutine ended while events arrived")
 			}
 			time.Sleep(pollInterval)
 			synctest.Wait()
 			if late := told[len(told)-1] - at; late > pollInterval {
-				t.Errorf("an event was told after %v, want %v at most", late, pollInterval)
+				t.Errorf("an event was delivered after %v, want at most %v", late, pollInterval)
 			}
 		}
 		if time.Sleep(pollInterval * (maxIdlePolls + 2)); lives() {
-			t.Error("the goroutine stays without an event")
+			t.Error("the idle goroutine did not end")
 		}
 		put()
 		synctest.Wait()
@@ -49,15 +49,15 @@ func TestIdleHookGoroutineEnds(t *testing.T) {
 		closed := time.Now()
 		h.drain(context.Background())
 		if took := time.Since(closed); took > 0 || len(told) != 10*maxIdlePolls+3 {
-			t.Errorf("drain took %v, and %d events were told; want all at once", took, len(told))
+			t.Errorf("drain took %v and delivered %d events; want all at once", took, len(told))
 		}
 		if put(); lives() {
-			t.Error("the goroutine stays after the end")
+			t.Error("the goroutine did not end after drain")
 		}
 	})
 }
 
-// BenchmarkUnset measures the events of one lock and one renewal if no hooks are set.
+// BenchmarkUnset measures the cost of the events of one lock and one renewal without hooks.
 func BenchmarkUnset(b *testing.B) {
 	h := &eventQueue{hurry: make(chan struct{})}
 	ctx := b.Context()

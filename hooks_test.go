@@ -101,7 +101,7 @@ func TestSlowHookDoesNotDelayCalls(t *testing.T) {
 	})
 }
 
-// eventLog notes the events that hooks and log receive, in order.
+// eventLog records the events that hooks and log receive, in order.
 type eventLog struct {
 	mu   sync.Mutex
 	told []string
@@ -128,7 +128,7 @@ func TestEventsKeepTheirOrder(t *testing.T) {
 		}
 		b.client.Close()
 		if !slices.Equal(r.told, want) {
-			t.Errorf("told %q, want %q: Close waits for the hooks", r.told, want)
+			t.Errorf("received %q, want %q: Close must wait for the hooks", r.told, want)
 		}
 	})
 }
@@ -171,11 +171,11 @@ func TestDroppedEventsAreCountedAndReported(t *testing.T) {
 		c.Close()
 	})
 	if dropped == 0 || acquired+dropped != all {
-		t.Errorf("%d events told and %d said to be dropped of %d", acquired, dropped, all)
+		t.Errorf("%d events delivered and %d reported as dropped, of %d", acquired, dropped, all)
 	}
 	want := fmt.Sprintf("level=WARN msg=\"events dropped; a hook or the Logger is too slow\" count=%d\n", dropped)
 	if !slices.Equal(log.told, []string{want}) {
-		t.Errorf("the log says %q, want %q", log.told, want)
+		t.Errorf("log = %q, want %q", log.told, want)
 	}
 }
 
@@ -251,7 +251,7 @@ func TestEventsReportWhetherWaitWasAnnounced(t *testing.T) {
 		}
 		synctest.Wait()
 		if waiting != 0 || most < 2 {
-			t.Errorf("%d wait in the end, at most %d did; want 0 and several", waiting, most)
+			t.Errorf("%d waiters at the end, at most %d; want 0 and several", waiting, most)
 		}
 	})
 }
@@ -269,7 +269,7 @@ func TestRenewedEventReportsLateness(t *testing.T) {
 		b.release(l)
 		synctest.Wait()
 		if len(late) < 2 || late[0] != 0 || slices.Max(late) < 500*time.Millisecond {
-			t.Errorf("rounds were late by %v; want the first by nothing, and one by half a second at least", late)
+			t.Errorf("renewals were late by %v; want 0 first, then at least half a second once", late)
 		}
 	})
 }
@@ -286,7 +286,7 @@ func TestLogIsReadableInJSON(t *testing.T) {
 		awaitHooks()
 		for _, want := range []string{`"held":"741ms"`, `"state":"up"}`, `"cause":"`} {
 			if !strings.Contains(said.String(), want) {
-				t.Errorf("no line has %s: %s", want, said.String())
+				t.Errorf("no log line has %s: %s", want, said.String())
 			}
 		}
 		if strings.Contains(said.String(), "null") {
@@ -319,7 +319,7 @@ func TestOutageWarnsOncePerLease(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			awaitHooks()
 			if warned := strings.Count(log.String(), `level=WARN msg="renewal failed`); warned != 3*outage || failed <= 3*outage {
-				t.Errorf("%d warnings of %d failed renewals of 3 leases in %d outages:\n%s", warned, failed, outage, log.String())
+				t.Errorf("%d warnings for %d failed renewals of 3 leases in %d outages:\n%s", warned, failed, outage, log.String())
 			}
 		}
 	})

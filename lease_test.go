@@ -200,7 +200,7 @@ func TestContextOfLostLeaseMayAcquireAgain(t *testing.T) {
 		<-old.Context().Done()
 		l, err := b.client.Acquire(context.WithoutCancel(old.Context()), "k", nil)
 		if err != nil {
-			t.Fatalf("Acquire with the context of a lost lease = %v", err)
+			t.Fatalf("Acquire with a lost lease's context = %v", err)
 		}
 		b.release(l)
 	})
@@ -213,7 +213,7 @@ func TestExtendSetsTTLOfLaterRenewals(t *testing.T) {
 			t.Fatal(err)
 		}
 		if left := time.Until(l.Deadline()); left < 19*time.Second {
-			t.Errorf("%v left after Extend to 20s", left)
+			t.Errorf("%v left after Extend(20 s)", left)
 		}
 		passTime(time.Minute)
 		if left := time.Until(l.Deadline()); left < 12*time.Second {
@@ -224,7 +224,7 @@ func TestExtendSetsTTLOfLaterRenewals(t *testing.T) {
 		}
 		passTime(20 * time.Second)
 		if left := time.Until(l.Deadline()); left > 500*time.Millisecond {
-			t.Errorf("%v left once the longer TTL is over, want 500ms at most", left)
+			t.Errorf("%v left when the longer TTL is over, want at most 500ms", left)
 		}
 		if err := l.Check(t.Context()); err != nil {
 			t.Errorf("Check() = %v", err)
@@ -245,7 +245,7 @@ func TestShorterTTLDoesNotShortenLease(t *testing.T) {
 		b.freezeNodes()
 		wantErr(t, l.Extend(t.Context(), 2*time.Second), holdfast.ErrUnavailable)
 		if !l.Deadline().Equal(until) {
-			t.Errorf("trusted until %v after an Extend in vain, want %v", l.Deadline(), until)
+			t.Errorf("trusted until %v after a failed Extend, want %v", l.Deadline(), until)
 		}
 		b.startNodes()
 		passTime(10 * time.Second)
@@ -320,7 +320,7 @@ func TestEndedLeaseCannotBeNested(t *testing.T) {
 		passTime(3 * time.Second)
 		n, err := b.client.Acquire(l.Context(), "k", &holdfast.AcquireOptions{Reentrant: true, Wait: time.Second})
 		if err == nil {
-			t.Errorf("a hold that ended %v ago was given out", time.Since(n.Deadline()))
+			t.Errorf("returned a hold that ended %v ago", time.Since(n.Deadline()))
 		}
 	})
 }
@@ -340,7 +340,7 @@ func TestReleaseAcceptsLeasesOwnContext(t *testing.T) {
 	})
 }
 
-// After such an error the caller looks at the named nodes.
+// After such an error the operator examines the named nodes.
 func TestWaitWithoutAnswerNamesNodes(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for i := range b.client.Nodes() {

@@ -25,7 +25,7 @@ func TestWaitEndAndCancelReturnDifferentErrors(t *testing.T) {
 			_, err := c.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: 3 * time.Second})
 			wantErr(t, err, holdfast.ErrHeld)
 			if errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%v blames the caller's context", err)
+				t.Errorf("error %v names the caller's context", err)
 			}
 			if waited := time.Since(begin); waited != 3*time.Second {
 				t.Errorf("waited %v", waited)
@@ -154,7 +154,7 @@ func TestHandedOverLeaseIsRenewedSoon(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.handOver(b.newPeer(), "k", minuteTTL)
 		if left := time.Until(l.Deadline()); left > time.Second {
-			t.Errorf("trusted for %v before any node was asked", left)
+			t.Errorf("trusted for %v before any node answered", left)
 		}
 		passTime(50 * time.Millisecond)
 		if left := time.Until(l.Deadline()); left < 59*time.Second {
@@ -193,7 +193,7 @@ func TestHandedOverLeaseSurvivesFailedExtend(t *testing.T) {
 	})
 }
 
-// Renewals travel together. A renewal that hangs for its second must not delay the report of another.
+// One call of Renew serves all due leases. A renewal without an answer must not delay the others.
 func TestHungRenewalDoesNotDelayHandedOverLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		other := b.newPeer()
@@ -239,13 +239,13 @@ func TestNoRenewLeaseGetsWholeTTL(t *testing.T) {
 		b.release(<-next) // it began with a second of trust
 		l = <-next
 		if left := time.Until(l.Deadline()); left < 59*time.Second {
-			t.Errorf("trusted for %v after one inside the process", left)
+			t.Errorf("trusted for %v after a local hand-over", left)
 		}
 		b.release(l)
 	})
 }
 
-// A grant can be passed on inside the process before its first renewal.
+// A lease can be handed to the next local waiter before its first renewal.
 func TestHandedOverLeaseIsPassedOnLocally(t *testing.T) {
 	var local atomic.Int32
 	hooks := holdfast.Hooks{Acquired: func(e holdfast.AcquiredEvent) {
@@ -264,7 +264,7 @@ func TestHandedOverLeaseIsPassedOnLocally(t *testing.T) {
 		wg.Wait()
 		awaitHooks()
 		if local.Load() != 9 {
-			t.Errorf("%d hand-overs inside the process, want 9", local.Load())
+			t.Errorf("%d local hand-overs, want 9", local.Load())
 		}
 	})
 }
@@ -382,7 +382,7 @@ func TestWaitEndingAtItsTurnIsHeld(t *testing.T) {
 	})
 }
 
-// A caller that cancels before the service answers has met no obstacle, so its error reports no outage.
+// A caller that cancels before the service answers was not blocked by an outage, so its error names none.
 func TestCancelBeforeAnswerIsNotOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		ended, cancel := context.WithCancel(t.Context())
@@ -399,10 +399,10 @@ func TestCancelBeforeAnswerIsNotOutage(t *testing.T) {
 			t.Helper()
 			wantErr(t, err, want)
 			if errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, holdfast.ErrHeld) {
-				t.Errorf("%s: %v, although nothing stood in the way", what, err)
+				t.Errorf("%s: %v, want no obstacle", what, err)
 			}
 			if errors.Is(want, context.DeadlineExceeded) && !strings.Contains(fmt.Sprint(err), "before an answer came of memory-1, memory-2") {
-				t.Errorf("%s: %v does not name the nodes that were asked", what, err)
+				t.Errorf("%s: %v does not name the nodes", what, err)
 			}
 		}
 		bare("ended before", <-leading, context.Canceled)
@@ -425,7 +425,7 @@ func TestCancelBeforeAnswerIsNotOutage(t *testing.T) {
 		_, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: 10 * time.Millisecond})
 		wantErr(t, err, holdfast.ErrUnavailable) // Wait promises ErrHeld or ErrUnavailable
 		if errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%v blames the caller's context", err)
+			t.Errorf("error %v names the caller's context", err)
 		}
 	})
 }
@@ -436,7 +436,7 @@ func (b *bench) clientOnHost(host string, hooks holdfast.Hooks) *holdfast.Client
 	return b.openClient(b.drv.Peer(), &holdfast.Options{Holder: holdfast.Holder{Host: host, PID: 1}, Hooks: hooks})
 }
 
-// wantHeldBy checks that err names l as the obstacle, and its holder.
+// wantHeldBy checks that err names l and its holder as the obstacle.
 func wantHeldBy(t *testing.T, err error, l *holdfast.Lease, host string) {
 	t.Helper()
 	held, ok := errors.AsType[*holdfast.HeldError](err)
@@ -444,11 +444,11 @@ func wantHeldBy(t *testing.T, err error, l *holdfast.Lease, host string) {
 		t.Errorf("%v (%+v), want the lease of %s, ID %s", err, held, host, l.Owner())
 	}
 	if !strings.Contains(fmt.Sprint(err), host+" pid 1") || errors.Is(err, holdfast.ErrUnavailable) {
-		t.Errorf("%v, want a text that names %s", err, host)
+		t.Errorf("error %v does not name %s", err, host)
 	}
 }
 
-// A waiter does not hold the lock: a caller behind it gets the name of the holder.
+// A caller behind a waiter gets the name of the holder, not of the waiter.
 func TestCallerBehindLocalWaiterLearnsHolder(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		var told []*holdfast.HeldError
@@ -480,12 +480,12 @@ func TestCallerBehindLocalWaiterLearnsHolder(t *testing.T) {
 		_, err := c.TryAcquire(t.Context(), "k", nil)
 		wantHeldBy(t, err, l, "holds")
 		if took := time.Since(begin); took > 0 {
-			t.Errorf("a try behind a waiter took %v", took)
+			t.Errorf("TryAcquire behind a waiter took %v", took)
 		}
 		all.Wait()
 		synctest.Wait()
 		if len(told) != 6 {
-			t.Errorf("%d waits told, want 6", len(told))
+			t.Errorf("%d Waiting events, want 6", len(told))
 		}
 		for _, held := range told {
 			wantHeldBy(t, held, l, "holds")
@@ -511,7 +511,7 @@ func TestCallerBehindLocalWaiterLearnsOutage(t *testing.T) {
 		for _, err := range []error{atOnce, later} {
 			wantErr(t, err, holdfast.ErrUnavailable)
 			if down, ok := errors.AsType[*holdfast.UnavailableError](err); !ok || len(down.Nodes) != 5 || errors.Is(err, holdfast.ErrHeld) {
-				t.Errorf("%v, want five nodes that are down, and no holder", err)
+				t.Errorf("error %v, want five nodes down and no holder", err)
 			}
 		}
 		cancel()
@@ -544,13 +544,13 @@ func TestWaitingEventNamesHolder(t *testing.T) {
 		_, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: time.Second})
 		wantErr(t, err, holdfast.ErrHeld)
 		if h := held.Load(); h == nil || h.Holder.PID == 0 {
-			t.Errorf("Waiting was told of %+v, want the holder's process", h)
+			t.Errorf("Waiting event %+v, want the holder's process", h)
 		}
 		b.release(l)
 	})
 }
 
-// TryAcquire during a release waits for that, and does not name its own process as the holder.
+// TryAcquire waits for a release in progress. It does not name its own process as the holder.
 func TestTryAcquireWaitsForOwnRelease(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for i := range 3 {
@@ -567,7 +567,7 @@ func TestTryAcquireWaitsForOwnRelease(t *testing.T) {
 	})
 }
 
-// pausedDriver is a driver whose process stands still when the context of an Acquire ends.
+// pausedDriver is a driver whose process is suspended when the context of an Acquire ends.
 type pausedDriver struct {
 	*memory.Driver
 	stands time.Duration
@@ -581,7 +581,7 @@ func (d *pausedDriver) Acquire(ctx context.Context, req driver.Request) (driver.
 	return g, err
 }
 
-// The holder from before the standstill may be dead, and a node that had no time to answer may be healthy.
+// The holder from before the suspend may be dead, and the nodes that had no time to answer may be healthy.
 func TestWaitEndedBySuspendOmitsOldHolder(t *testing.T) {
 	for name, tt := range map[string]struct {
 		stands time.Duration
@@ -615,7 +615,7 @@ func TestWaitEndedBySuspendOmitsOldHolder(t *testing.T) {
 				_, ended := c.Acquire(short, "k", nil)
 				wantErr(t, ended, context.DeadlineExceeded)
 				if errors.Is(waited, context.DeadlineExceeded) {
-					t.Errorf("%v blames the caller's context", waited)
+					t.Errorf("error %v names the caller's context", waited)
 				}
 				for _, err := range []error{waited, ended} {
 					wantErr(t, err, tt.kind)
@@ -623,7 +623,7 @@ func TestWaitEndedBySuspendOmitsOldHolder(t *testing.T) {
 					_, down := errors.AsType[*holdfast.UnavailableError](err)
 					past := strings.Contains(fmt.Sprint(err), "this process stood still until 10s after the end of its wait")
 					if still := tt.stands > time.Second; (held || down) == still || past != still {
-						t.Errorf("%v (held %v, down %v) after a pause of %v", err, held, down, tt.stands)
+						t.Errorf("error %v (held %v, down %v) after a pause of %v", err, held, down, tt.stands)
 					}
 				}
 			})

@@ -27,7 +27,7 @@ func (b *bench) wantEarlyStop(l *holdfast.Lease, kind error) {
 	cause := context.Cause(l.Context())
 	wantErr(b.t, cause, holdfast.ErrLost, kind)
 	if text := cause.Error(); !strings.Contains(text, "2s") || !strings.Contains(text, "the holder stops") {
-		b.t.Errorf("cause %q does not say that it came by Margin", cause)
+		b.t.Errorf("cause %q does not name Margin", cause)
 	}
 	wantErr(b.t, l.Extend(b.t.Context(), 10*time.Second), holdfast.ErrLost)
 	wantErr(b.t, l.Check(b.t.Context()), holdfast.ErrLost)
@@ -136,12 +136,12 @@ func TestLossWithMarginIsReportedOnce(t *testing.T) {
 				b.wantEarlyStop(l, holdfast.ErrExpired)
 				synctest.Wait()
 				if lost.Load() != 1 {
-					t.Errorf("told %d times of the loss when the context ended, want once", lost.Load())
+					t.Errorf("%d Lost events when the context ended, want one", lost.Load())
 				}
 				end(b, l)
 				synctest.Wait()
 				if lost.Load() != 1 || released.Load() != 0 {
-					t.Errorf("Lost was called %d times and Released %d times, want once and never", lost.Load(), released.Load())
+					t.Errorf("%d Lost and %d Released events, want one and none", lost.Load(), released.Load())
 				}
 				b.wantLockFree()
 			})
@@ -196,7 +196,7 @@ func TestHandedOverLeaseKeepsMargin(t *testing.T) {
 			b.release(first)
 			l := <-next
 			if left := time.Until(l.Deadline()); left < 9*time.Second {
-				t.Errorf("it begins with %v", left)
+				t.Errorf("the next lease begins with %v", left)
 			}
 			passTime(time.Minute)
 			if err := context.Cause(l.Context()); err != nil {
@@ -218,7 +218,7 @@ func TestHandOverStopsAtMargin(t *testing.T) {
 		b.release(<-next)
 		synctest.Wait()
 		if g.local.Load() != 0 {
-			t.Error("a lease that was lost was handed over")
+			t.Error("a lost lease was handed over")
 		}
 	})
 }
@@ -373,7 +373,7 @@ func TestEachEndOfLeaseHasItsCause(t *testing.T) {
 				}
 				for _, other := range kinds {
 					if !errors.Is(tt.kind, other) && errors.Is(cause, other) {
-						t.Errorf("cause %v matches %v as well", cause, other)
+						t.Errorf("cause %v also matches %v", cause, other)
 					}
 				}
 			})

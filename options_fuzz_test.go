@@ -40,7 +40,7 @@ func FuzzAcquireOptions(f *testing.F) {
 					t.Errorf("%q, %+v: %v, want ErrInvalid", key, *opts, err)
 				}
 				for range c.List(t.Context(), "") {
-					t.Errorf("%q, %+v: refused, and taken", key, *opts)
+					t.Errorf("%q, %+v: rejected, and still acquired", key, *opts)
 				}
 				return
 			}

@@ -20,8 +20,8 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// eventPairs checks that events come in pairs under the same key, because gauges of waits and leases count them up
-// and down: each start has an end.
+// eventPairs checks that each start event has an end event under the same key: the gauges of waits and leases
+// count them up and down.
 type eventPairs struct {
 	t       *testing.T
 	mu      sync.Mutex
@@ -38,7 +38,7 @@ func (p *eventPairs) noteEnd(key, owner string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if began := p.held[owner]; began != key {
-		p.t.Errorf("a lease on %q ends that began on %q", key, began)
+		p.t.Errorf("a lease on %q ended that was acquired on %q", key, began)
 	}
 	delete(p.held, owner)
 	p.over[owner] = true
@@ -48,10 +48,10 @@ func (p *eventPairs) noteAlive(what, key, owner string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.over[owner] {
-		p.t.Errorf("a lease on %q is %s after its end", key, what)
+		p.t.Errorf("a lease on %q has the event %s after its end", key, what)
 	}
 	if began := p.held[owner]; began != key {
-		p.t.Errorf("a lease on %q is %s that began on %q", key, what, began)
+		p.t.Errorf("a lease on %q has the event %s and was acquired on %q", key, what, began)
 	}
 }
 
@@ -91,11 +91,11 @@ func (p *eventPairs) wantNone() {
 	defer p.mu.Unlock()
 	for key, n := range p.waiting {
 		if n != 0 {
-			p.t.Errorf("%d wait for %q, and nobody does", n, key)
+			p.t.Errorf("the metric counts %d waiters for %q, want 0", n, key)
 		}
 	}
 	for owner, key := range p.held {
-		p.t.Errorf("%s holds %q, and nobody does", owner, key)
+		p.t.Errorf("the metric counts %s as holder of %q, want none", owner, key)
 	}
 }
 
@@ -218,7 +218,7 @@ func TestWriterReportsPlacesThatAreNotRenewed(t *testing.T) {
 		drv.keys.Store(&[]string{"k#1", "k#2"})
 		failed := look(7 * time.Second)
 		if len(failed) < 3 || len(failed) > 8 {
-			t.Errorf("%d events in 7 s, want one for each round that failed", len(failed))
+			t.Errorf("%d events in 7 s, want one for each failed round", len(failed))
 		}
 		for _, e := range failed {
 			if e.Key != "k" || e.Owner != l.Owner() || e.Token != l.Token() || !errors.Is(e.Err, holdfast.ErrUnavailable) || !strings.Contains(e.Err.Error(), `"k#`) {
@@ -226,20 +226,20 @@ func TestWriterReportsPlacesThatAreNotRenewed(t *testing.T) {
 			}
 		}
 		if len(failed) > 0 && !failed[len(failed)-1].Deadline.Equal(l.Deadline()) {
-			t.Errorf("the event has the deadline %v, and the lease %v", failed[len(failed)-1].Deadline, l.Deadline())
+			t.Errorf("event deadline %v, lease deadline %v", failed[len(failed)-1].Deadline, l.Deadline())
 		}
 		if n := strings.Count(said.String(), "renewal failed"); n != len(failed) {
-			t.Errorf("%d lines for %d rounds that failed: %s", n, len(failed), said.String())
+			t.Errorf("%d log lines for %d failed rounds: %s", n, len(failed), said.String())
 		}
 		drv.keys.Store(&[]string{"k#2"})
 		for _, e := range look(time.Second) {
 			if e.Err == nil {
-				t.Error("a writer is renewed of which one place is not")
+				t.Error("a writer was reported as renewed though one place was not")
 			}
 		}
 		drv.keys.Store(&[]string{})
 		if again := look(time.Second); len(again) == 0 || again[len(again)-1].Err != nil || !again[len(again)-1].Deadline.Equal(l.Deadline()) {
-			t.Errorf("after the last place has recovered: %+v, want a success", again)
+			t.Errorf("after the last place recovered: %+v, want a success", again)
 		}
 		drv.keys.Store(&[]string{"k#1"})
 		look(20 * time.Second)
@@ -265,7 +265,7 @@ func TestHandOverKeepsAtRisk(t *testing.T) {
 		time.Sleep(60 * time.Millisecond)
 		awaitHooks()
 		if !strings.HasPrefix(second.Owner(), first.Owner()+"+") || !risky[first.Owner()] || !risky[second.Owner()] {
-			t.Errorf("%s passed on to %s; at risk are %v", first.Owner(), second.Owner(), risky)
+			t.Errorf("%s handed over to %s; at risk: %v", first.Owner(), second.Owner(), risky)
 		}
 		b.release(second)
 	})

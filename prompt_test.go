@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// Waits end that have acquired some of their locks, while the service answers no release.
+// A wait that holds some of its locks ends in time, although the service answers no release.
 func TestWaitsEndWithoutAnswers(t *testing.T) {
 	several := func(ctx context.Context, c *holdfast.Client, wait time.Duration) error {
 		_, err := c.AcquireAll(ctx, []string{"a", "k"}, &holdfast.AcquireOptions{Wait: wait})
@@ -59,7 +59,7 @@ func TestWaitsEndWithoutAnswers(t *testing.T) {
 						t.Errorf("the error is %v", err)
 					}
 					if late := time.Since(begin) - limit; late > 100*time.Millisecond {
-						t.Errorf("it returned %v after the end of its wait", late)
+						t.Errorf("returned %v after the end of its wait", late)
 					}
 					b.startNodes()
 					time.Sleep(time.Second)
@@ -67,7 +67,7 @@ func TestWaitsEndWithoutAnswers(t *testing.T) {
 					begin = time.Now()
 					b.release(b.acquire(b.newPeer(), "a", nil), b.acquireAs(b.newPeer(), "k", tt.held))
 					if took := time.Since(begin); took > time.Second {
-						t.Errorf("what was released in the background was free after %v", took)
+						t.Errorf("the background release freed the lock after %v", took)
 					}
 				})
 			})
@@ -122,7 +122,7 @@ func TestReleaseContinuesAfterItsContext(t *testing.T) {
 						b.drv.Node(i).Delay(delay)
 					}
 					if err := release(ended, b.client, nil); err != nil {
-						t.Errorf("Release() with an ended context, answered after %v = %v", delay, err)
+						t.Errorf("Release() with an ended context and an answer after %v = %v", delay, err)
 					}
 					if l, err := b.newPeer().TryAcquire(t.Context(), "k", nil); err != nil {
 						t.Errorf("after the release: %v", err)
@@ -142,11 +142,11 @@ func TestReleaseContinuesAfterItsContext(t *testing.T) {
 				err := release(ended, b.client, &holdfast.AcquireOptions{MinHold: time.Second})
 				wantErr(t, err, context.Canceled)
 				if took := time.Since(begin); took > 5*time.Second {
-					t.Errorf("an answer that is late was awaited for %v", took)
+					t.Errorf("Release waited %v for a late answer", took)
 				}
 				time.Sleep(5 * time.Second)
 				if st, err := b.client.Inspect(t.Context(), "k"); err != nil || st.Held || st.Kept {
-					t.Errorf("a release that was not awaited: %+v, %v", st, err)
+					t.Errorf("an unanswered release: %+v, %v", st, err)
 				}
 			})
 		})
@@ -164,10 +164,10 @@ func TestEndedContextLeavesTimeForAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := all.Lease("a").Release(all.Context()); err != nil {
-			t.Errorf("Release() of one of several by the context of all = %v", err)
+			t.Errorf("Release() of one lease with the context of all = %v", err)
 		}
 		if all.Context().Err() == nil {
-			t.Error("the context of all goes on without one of them")
+			t.Error("the context of all leases is alive although one was released")
 		}
 		if err := all.Release(t.Context()); err != nil {
 			t.Error(err)

@@ -27,7 +27,7 @@ func payInvoice(ctx context.Context, pay func(ctx context.Context, token holdfas
 func tryReport(ctx context.Context, client *holdfast.Client, report func(context.Context) error) (err error) {
 	lease, err := client.TryAcquire(ctx, "report", &holdfast.AcquireOptions{TTL: 8 * time.Second})
 	if held, ok := errors.AsType[*holdfast.HeldError](err); ok {
-		return fmt.Errorf("busy: %v holds the report, and %d wait for it", held.Holder, held.Waiters)
+		return fmt.Errorf("busy: %v holds the report, and %d clients wait for it", held.Holder, held.Waiters)
 	}
 	if err != nil {
 		return err // an UnavailableError names each node that did not answer, and why
@@ -71,7 +71,7 @@ func lead(ctx context.Context, client *holdfast.Client, schedule func(ctx contex
 
 // docs/kinds.md shows Finish.
 
-// Finish blocks until none of the workers works any more. Each of them has to have its lock before.
+// Finish blocks until no worker works any more. Each worker must hold its lock before Finish starts.
 func Finish(ctx context.Context, client *holdfast.Client, workers []string) error {
 	leases, err := client.AcquireAll(ctx, workers, nil)
 	if err != nil {

@@ -123,7 +123,7 @@ func TestMaxHoldIsNoShorterThanMinHold(t *testing.T) {
 		_, err := b.client.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{MinHold: 5 * time.Second, MaxHold: 100 * time.Millisecond})
 		wantErr(t, err, holdfast.ErrInvalid)
 		if text := fmt.Sprint(err); !strings.Contains(text, "MaxHold 100ms") || !strings.Contains(text, "MinHold 5s") {
-			t.Errorf("%q does not name both", text)
+			t.Errorf("error %q does not name both causes", text)
 		}
 		b.release(b.acquire(b.client, "k", &holdfast.AcquireOptions{MinHold: 5 * time.Second, MaxHold: 5 * time.Second}))
 	})
@@ -138,7 +138,7 @@ func wantEndAfter(t *testing.T, l *holdfast.Lease, held time.Duration) {
 		t.Errorf("held for %v, want %v", took, held)
 	}
 	if !time.Now().Equal(l.Deadline()) {
-		t.Errorf("it ended at %v, with a deadline at %v", time.Now(), l.Deadline())
+		t.Errorf("ended at %v, with the deadline at %v", time.Now(), l.Deadline())
 	}
 	cause := context.Cause(l.Context())
 	wantErr(t, cause, holdfast.ErrLost)
@@ -171,7 +171,7 @@ func TestMaxHoldEndsWithItsHolder(t *testing.T) {
 		l = <-next
 		passTime(time.Minute)
 		if err := context.Cause(l.Context()); err != nil {
-			t.Errorf("the next holder has %v", err)
+			t.Errorf("the next holder has %v left", err)
 		}
 		b.release(l)
 	})
@@ -209,14 +209,13 @@ func TestRenewalsOfManyLeasesTravelTogether(t *testing.T) {
 	})
 }
 
-// Renewals that are due together travel together. A lease that is nearly over leaves little time for its
-// answers.
+// One call of Renew serves all due leases. A lease that is nearly over leaves little time for the answers.
 func TestExpiringLeaseDoesNotShortenOtherRenewals(t *testing.T) {
 	// The renewals of the ending lease take a second each, with a second between them; the last begins 200 ms
 	// before its end.
 	renewBesideEndingLease(t, 57780*time.Millisecond, 200*time.Millisecond, minuteTTL, func(t *testing.T, ends, _ time.Duration) {
 		if ends > 100*time.Millisecond {
-			t.Fatalf("the last renewal of the one that ends was over %v before it", ends)
+			t.Fatalf("the last renewal of the expiring lease ended %v before its deadline", ends)
 		}
 	})
 }
@@ -226,15 +225,15 @@ func TestExpiringLeaseDoesNotDelayOtherRenewals(t *testing.T) {
 	short := &holdfast.AcquireOptions{TTL: 3 * time.Second}
 	renewBesideEndingLease(t, 59760*time.Millisecond, 20*time.Millisecond, short, func(t *testing.T, _, sound time.Duration) {
 		if sound < 1900*time.Millisecond {
-			t.Errorf("a renewal of a sound lease was over when %v were left", sound)
+			t.Errorf("a renewal of a healthy lease ended with %v left", sound)
 		}
 	})
 }
 
-// renewBesideEndingLease runs one lease whose renewals all fail, because a majority of the nodes does not have it,
-// beside sound leases with the options opts. No renewal of a sound lease may fail. It calls check with the
-// time that was left of the ending lease after its last renewal, and with the shortest time that was left of a
-// sound one.
+// renewBesideEndingLease runs one lease whose renewals all fail, because a majority of the nodes does not have
+// it, beside healthy leases with the options opts. No renewal of a healthy lease may fail. It calls check with
+// the time that was left of the ending lease after its last renewal, and with the shortest time that was left
+// of a sound one.
 func renewBesideEndingLease(t *testing.T, ttl, slow time.Duration, opts *holdfast.AcquireOptions, check func(t *testing.T, ends, sound time.Duration)) {
 	var mu sync.Mutex
 	failed, ends, sound := 0, time.Hour, time.Hour
@@ -267,13 +266,13 @@ func renewBesideEndingLease(t *testing.T, ttl, slow time.Duration, opts *holdfas
 		defer mu.Unlock()
 		check(t, ends, sound)
 		if failed > 0 {
-			t.Errorf("%d renewals of sound leases failed", failed)
+			t.Errorf("%d renewals of healthy leases failed", failed)
 		}
 		b.drv.Node(2).Start()
 	})
 }
 
-// unansweringDriver is a driver that answers no renewal. It notes the grants of each request.
+// unansweringDriver is a driver that answers no renewal. It records the grants of each request.
 type unansweringDriver struct {
 	*memory.Driver
 	mu    sync.Mutex
@@ -318,7 +317,7 @@ func TestBatchesDueTogetherShareRemainingTime(t *testing.T) {
 		drv.mu.Lock()
 		defer drv.mu.Unlock()
 		if len(drv.asked) != leases {
-			t.Errorf("%d of %d leases were renewed before their end", len(drv.asked), leases)
+			t.Errorf("%d of %d leases were renewed in time", len(drv.asked), leases)
 		}
 		for key, at := range drv.asked {
 			if after := at.Sub(begin); after > 4500*time.Millisecond { // the first renewal after a third of the TTL, and a quarter of the time left then
@@ -344,7 +343,7 @@ func (d *rejectingDriver) Renew(ctx context.Context, grants []driver.Grant) []dr
 	return out
 }
 
-// The error tells the holder, and readers of its log, what to fix.
+// The error tells the holder and the operator what to fix.
 func TestExpiredLeaseNamesFailedRenewal(t *testing.T) {
 	denied := errors.New("access denied; grant the role lockers to this user")
 	for name, opts := range map[string]*holdfast.AcquireOptions{
@@ -375,7 +374,7 @@ func TestExpiredLeaseNamesFailedRenewal(t *testing.T) {
 				for _, err := range []error{context.Cause(l.Context()), lost, l.Release(t.Context())} {
 					wantErr(t, err, holdfast.ErrLost, holdfast.ErrExpired, denied)
 					if text := fmt.Sprint(err); !strings.Contains(text, "renewed") || !strings.HasSuffix(text, "the last renewal failed: "+denied.Error()) {
-						t.Errorf("%q does not say what the last renewal failed with", text)
+						t.Errorf("cause %q does not contain the last renewal's error", text)
 					}
 				}
 			})
@@ -383,7 +382,7 @@ func TestExpiredLeaseNamesFailedRenewal(t *testing.T) {
 	}
 }
 
-// The last attempt before the end is too short to blame a node. The causes from the attempt before it stay.
+// The last attempt is too short to blame a node. The lease reports the causes of the attempt before it.
 func TestLossNamesSilentNodes(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for ttl := time.Second; ttl < 10*time.Second; ttl += 700 * time.Millisecond {
@@ -396,14 +395,14 @@ func TestLossNamesSilentNodes(t *testing.T) {
 			cause := context.Cause(l.Context())
 			wantErr(t, cause, holdfast.ErrExpired, holdfast.ErrUnavailable)
 			if down, ok := errors.AsType[*holdfast.UnavailableError](cause); !ok || len(down.Nodes) != 3 || !strings.Contains(fmt.Sprint(cause), "no answer in time") {
-				t.Errorf("with a TTL of %v the cause is %v, want the three nodes that do not answer", ttl, cause)
+				t.Errorf("with a TTL of %v the cause is %v, want the three silent nodes", ttl, cause)
 			}
 			b.startNodes()
 		}
 	})
 }
 
-// An error that a later renewal has followed is not the reason of a loss.
+// A failed renewal does not explain the loss if a later renewal succeeded.
 func TestLossOmitsOlderFailedRenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -427,7 +426,7 @@ func TestLossOmitsOlderFailedRenewal(t *testing.T) {
 		err = l.Release(t.Context())
 		wantErr(t, err, holdfast.ErrExpired)
 		if errors.Is(err, old) || !strings.Contains(fmt.Sprint(err), "no renewal failed") {
-			t.Errorf("%v, want no renewal to blame", err)
+			t.Errorf("cause %v, want no failed renewal", err)
 		}
 	})
 }

@@ -105,7 +105,7 @@ func doAs(ctx context.Context, c *holdfast.Client, key string, w *claim, fn func
 	return c.Do(ctx, key, &w.AcquireOptions, fn)
 }
 
-// acquireAs acquires key as w describes, and fails the test on an error.
+// acquireAs acquires key with the claim w, and fails the test on an error.
 func (b *bench) acquireAs(c *holdfast.Client, key string, w *claim) *holdfast.Lease {
 	b.t.Helper()
 	l, err := acquireAs(b.t.Context(), c, key, w)

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// The first renewal brings the lock to the nodes that were down, or that a rival had, when it was granted.
-// That renewal comes early, because one of the other nodes may stop next.
+// The first renewal adds the nodes that were down, or that a rival had, at the time of the grant. It comes
+// early, because another node may stop next.
 func TestBareMajorityLeaseSoonHasAllNodes(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		const ttl = 10 * time.Second
@@ -29,12 +29,12 @@ func TestBareMajorityLeaseSoonHasAllNodes(t *testing.T) {
 		}
 		passTime(time.Minute)
 		if err := l.Context().Err(); err != nil {
-			t.Errorf("two nodes that had granted it are away, and the others are not: %v", context.Cause(l.Context()))
+			t.Errorf("two nodes of the grant are down, and the others are up: %v", context.Cause(l.Context()))
 		}
 	})
 }
 
-// The first renewal has run, and the next is not due.
+// The test begins between the first renewal and the next.
 func TestPassedOnLeaseKeepsItsRenewalTime(t *testing.T) {
 	var renewed atomic.Int32
 	hooks := holdfast.Hooks{Renewed: func(holdfast.RenewedEvent) { renewed.Add(1) }}
@@ -50,13 +50,13 @@ func TestPassedOnLeaseKeepsItsRenewalTime(t *testing.T) {
 		}
 		awaitHooks()
 		if n := renewed.Load(); n != 1 {
-			t.Errorf("renewed %d times in the first tenth of its TTL, want once", n)
+			t.Errorf("%d renewals in the first tenth of the TTL, want 1", n)
 		}
 		b.release(l)
 	})
 }
 
-// A node that fails is reported once, and so is its return, however often the lease is renewed meanwhile.
+// The failure of a node is reported once, and so is its recovery, however many renewals come in between.
 func TestAtRiskIsReportedOncePerChange(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int][]bool{1: nil, 2: nil, 3: {true, false, true, false}, 5: nil} {
@@ -95,7 +95,7 @@ func TestAtRiskIsReportedOncePerChange(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			if !slices.Equal(told, want) {
-				t.Errorf("%d nodes: told %v, want %v", n, told, want)
+				t.Errorf("%d nodes: events %v, want %v", n, told, want)
 			}
 		})
 	}

@@ -67,7 +67,7 @@ func TestLateRenewalIsLoss(t *testing.T) {
 		client.StopWatchdog()
 		passTime(10 * time.Second)
 		if err := context.Cause(l.Context()); !errors.Is(err, holdfast.ErrLost) {
-			t.Errorf("after a renewal that ended 3 s behind the deadline the lease is in state %v", err)
+			t.Errorf("after a renewal answered 3 s after the deadline: lease state %v", err)
 		}
 	})
 }
@@ -157,8 +157,8 @@ func TestLostLeaseIsNotHandedOver(t *testing.T) {
 	})
 }
 
-// A waiter whose context ends just when its turn comes passes the turn on. The scheduler decides which of the
-// two it sees first, hence the repetition.
+// A waiter whose context ends just when its turn comes passes the turn on. The test repeats this, because the
+// scheduler decides whether the waiter sees its turn or the cancellation first.
 func TestCancelledWaiterPassesItsTurnOn(t *testing.T) {
 	for _, ttl := range []time.Duration{10 * time.Second, 9 * time.Second} { // handed over inside the process, and freed at the nodes
 		t.Run(ttl.String(), func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestCancelledWaiterPassesItsTurnOn(t *testing.T) {
 					wg.Wait()
 					l, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: time.Second})
 					if err != nil {
-						t.Fatalf("nobody holds the lock, and yet: %v", err)
+						t.Fatalf("the lock is free, and Acquire() = %v", err)
 					}
 					b.release(l)
 				}
@@ -187,7 +187,7 @@ func TestCancelledWaiterPassesItsTurnOn(t *testing.T) {
 	}
 }
 
-// A waiter that was gone when its turn came frees the lock at once: MinHold does not apply to it.
+// A waiter whose context ended before its turn frees the lock at once, without MinHold.
 func TestWaiterGoneAtItsTurnFreesLock(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		other, left := b.newPeer(), 0
@@ -211,7 +211,7 @@ func TestWaiterGoneAtItsTurnFreesLock(t *testing.T) {
 			synctest.Wait()
 			next, err := other.TryAcquire(t.Context(), "k", nil)
 			if err != nil {
-				t.Fatalf("after a waiter that left: %v, want the lock", err)
+				t.Fatalf("after a waiter was cancelled: %v, want the lock", err)
 			}
 			b.release(next)
 		}
@@ -233,7 +233,7 @@ func TestCancelledAcquireDoesNotKeepLock(t *testing.T) {
 	})
 }
 
-// Tokens do not limit the hand-overs of one grant: its time does.
+// The duration of a grant limits its hand-overs. The number of its tokens does not.
 func TestLocalHandOverYieldsAfterItsTime(t *testing.T) {
 	var g grantCounter
 	inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.count}}, func(t *testing.T, b *bench) {

@@ -13,7 +13,7 @@ import (
 )
 
 // RWLock is a lock that either several readers or one writer hold. It is safe for concurrent use and holds no
-// resources, so make one wherever it is needed.
+// resources, so create one wherever it is needed.
 //
 // Readers and writers enter in the order of arrival: readers that arrive after a waiting writer wait for it.
 // Each reader holds one of the places (Lease.Slot), and its lease has the key of that place, as with a
@@ -194,7 +194,7 @@ func (c *Client) obtainReaderOrWriter(a *holder.Call, k kind) (*holder.Hold, err
 	}
 }
 
-// gateWait bounds the time that a Try call waits for a reader that holds the gate and is just entering.
+// gateWait bounds the time that a Try call waits for a reader at the gate.
 const gateWait = 250 * time.Millisecond
 
 // acquireGate acquires the gate.
@@ -218,8 +218,8 @@ func (s *gateCall) acquireGate() (*holder.Hold, error) {
 	return gate, err
 }
 
-// passGate passes the gate once. It returns errMidway if the gate or a place was lost before the caller had
-// all its places.
+// passGate passes the gate once. It returns errMidway if it lost the gate or a place before it held all its
+// places.
 func (s *gateCall) passGate() (*holder.Hold, error) {
 	gate, err := s.acquireGate()
 	if err != nil {

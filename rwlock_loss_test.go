@@ -22,7 +22,7 @@ func TestDeadReaderDelaysWriterByTTL(t *testing.T) {
 			t.Errorf("the writer waited for %v", waited)
 		}
 		if dead.Context().Err() == nil || w.Token() <= dead.Token() {
-			t.Errorf("the reader with token %d ended with %v, and the writer has %d", dead.Token(), dead.Context().Err(), w.Token())
+			t.Errorf("the reader with token %d ended with %v, and the writer has token %d", dead.Token(), dead.Context().Err(), w.Token())
 		}
 		b.release(w)
 	})
@@ -73,8 +73,8 @@ func TestWriterWithoutGateFreesPlaces(t *testing.T) {
 	})
 }
 
-// A reader whose gate is taken away while it waits for a place queues again, behind the callers that passed
-// the gate meanwhile.
+// A reader that loses the gate while it waits for a place queues again, behind the callers that passed the gate
+// meanwhile.
 func TestReaderQueuesAgainAfterLosingGate(t *testing.T) {
 	runOnNodeCounts(t, func(t *testing.T, b *bench) {
 		other := b.newPeer()
@@ -131,11 +131,11 @@ func TestReaderWithoutGateReturnsPlace(t *testing.T) {
 		passTime(time.Second)
 		wantWaiting(t, "the reader", reader)
 		if err := context.Cause(w.Context()); err != nil {
-			t.Errorf("the writer has lost its lease: %v", err)
+			t.Errorf("the writer lost its lease: %v", err)
 		}
 		b.release(w)
 		if l := <-reader; l.Token() <= w.Token() {
-			t.Errorf("a reader has the token %d after a writer with %d", l.Token(), w.Token())
+			t.Errorf("reader token %d after writer token %d", l.Token(), w.Token())
 		}
 	})
 }
@@ -185,13 +185,13 @@ func TestMaxHoldOfWriterBeginsWithItsLease(t *testing.T) {
 		l := <-got
 		passTime(10 * time.Second)
 		if err := l.Context().Err(); err != nil {
-			t.Fatalf("it has ended: %v", context.Cause(l.Context()))
+			t.Fatalf("the lease was lost: %v", context.Cause(l.Context()))
 		}
 		begin := time.Now()
 		b.release(l)
 		next := b.acquireAs(b.client, "k", &claim{readers: 3, shared: true, AcquireOptions: holdfast.AcquireOptions{MaxHold: 20 * time.Second}})
 		if waited := time.Since(begin); waited < 4*time.Second || waited > 6*time.Second {
-			t.Errorf("a reader came %v after a release 5 s before MinHold", waited)
+			t.Errorf("a reader entered %v after a release 5 s before MinHold", waited)
 		}
 		passTime(21 * time.Second)
 		wantErr(t, context.Cause(next.Context()), holdfast.ErrMaxHold)
@@ -226,7 +226,7 @@ func TestCloseAndShutdownEndReadersAndWriters(t *testing.T) {
 				go func() { ended <- c.Shutdown(t.Context()) }()
 				passTime(time.Minute)
 				if err := l.Context().Err(); err != nil {
-					t.Errorf("Shutdown has ended the lease: %v", err)
+					t.Errorf("Shutdown ended the lease: %v", err)
 				}
 				b.release(l)
 				if err := <-ended; err != nil {

@@ -43,7 +43,7 @@ func TestUpgradeUnderLeaseIsRejected(t *testing.T) {
 			ctx, cancel := context.WithTimeout(l.Context(), time.Minute) // a call that is not rejected may wait for itself
 			for _, c := range tt.refused {
 				if _, err := acquireAs(ctx, b.client, name, c.opts); !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), c.says) {
-					t.Errorf("under a %s: %v, want an error that says %q", name, err, c.says)
+					t.Errorf("under a %s: %v, want an error that contains %q", name, err, c.says)
 				}
 			}
 			_, err := b.client.AcquireAll(ctx, []string{"a", name}, nil)
@@ -72,19 +72,19 @@ func TestDowngradeExcludesOtherWriters(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r.Token() != w.Token() || r.Key() != "k#0" || r.Context().Value(tag{}) != "mine" || r.Context().Err() != nil {
-			t.Errorf("the reader has %q with token %d, and the writer had %d: %v", r.Key(), r.Token(), w.Token(), context.Cause(r.Context()))
+			t.Errorf("reader %q has token %d, and the writer had %d: %v", r.Key(), r.Token(), w.Token(), context.Cause(r.Context()))
 		}
 		if !errors.Is(w.Context().Err(), context.Canceled) || !errors.Is(w.Check(t.Context()), holdfast.ErrLost) {
-			t.Errorf("the writer's lease goes on: %v", w.Check(t.Context()))
+			t.Errorf("the writer's lease is still held: %v", w.Check(t.Context()))
 		}
 		end := r.Deadline()
 		wantErr(t, w.Extend(t.Context(), 30*time.Second), holdfast.ErrLost)
 		if !r.Deadline().Equal(end) {
-			t.Errorf("the writer's lease, which has ended, moved the reader's deadline from %v to %v", end, r.Deadline())
+			t.Errorf("the ended writer's lease moved the reader's deadline from %v to %v", end, r.Deadline())
 		}
 		l := <-beside
 		if l.Token() <= r.Token() {
-			t.Errorf("the reader that came in has token %d after %d", l.Token(), r.Token())
+			t.Errorf("the admitted reader has token %d after %d", l.Token(), r.Token())
 		}
 		passTime(time.Minute) // the lease is renewed
 		if err := r.Check(t.Context()); err != nil {
@@ -147,7 +147,7 @@ func TestOnlyUnnestedWriterDowngrades(t *testing.T) {
 			_, err := l.Downgrade(t.Context())
 			wantErr(t, err, holdfast.ErrInvalid)
 			if err := l.Check(t.Context()); err != nil {
-				t.Errorf("it has not stayed as it was: %v", err)
+				t.Errorf("the lease changed: %v", err)
 			}
 			b.release(l)
 		}
@@ -198,7 +198,7 @@ func TestReadersAndWritersNestInTheirOwnKind(t *testing.T) {
 			wantErr(t, err, holdfast.ErrInvalid)
 			b.release(l)
 			if err := again.Check(t.Context()); err != nil {
-				t.Errorf("the hold that is left: %v", err)
+				t.Errorf("the remaining hold: %v", err)
 			}
 			_, err = tryAcquire(t.Context(), b.newPeer(), "k", writerClaim(2))
 			wantErr(t, err, holdfast.ErrHeld)
@@ -208,7 +208,7 @@ func TestReadersAndWritersNestInTheirOwnKind(t *testing.T) {
 	})
 }
 
-// A downgraded writer can nest further reads. A nested write would wait for itself.
+// A downgraded writer can nest reads. A nested write would deadlock.
 func TestDowngradedWriterNestsLikeReader(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		w := b.acquireAs(b.client, "k", writerClaim(2))
@@ -226,7 +226,7 @@ func TestDowngradedWriterNestsLikeReader(t *testing.T) {
 		opts.Reentrant, opts.Wait = true, time.Second
 		again, err := acquireAs(r.Context(), b.client, "k", opts)
 		if err != nil || again.Owner() != r.Owner() || again.Token() != r.Token() {
-			t.Fatalf("Acquire under the reader's lease = %v, %v; want another hold of it", again, err)
+			t.Fatalf("Acquire under the reader's lease = %v, %v; want a nested hold", again, err)
 		}
 		b.release(again, r)
 		b.wantAllFree("k", 2)

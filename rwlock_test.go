@@ -23,7 +23,7 @@ func readerClaim(n int) *claim { return &claim{readers: n, shared: true} }
 
 func writerClaim(n int) *claim { return &claim{readers: n} }
 
-// readWriteWatch checks which holders are inside at the same time, and that their tokens rise.
+// readWriteWatch checks that writers exclude all others, and that tokens rise.
 type readWriteWatch struct {
 	t                     *testing.T
 	mu                    sync.Mutex
@@ -42,13 +42,13 @@ func (h *readWriteWatch) enter(l *holdfast.Lease, reads bool) {
 		h.writers++
 	}
 	if h.writers > 1 || h.writers == 1 && h.readers > 0 {
-		h.t.Errorf("%d writers and %d readers are inside together", h.writers, h.readers)
+		h.t.Errorf("%d writers and %d readers at once", h.writers, h.readers)
 	}
 	if below := h.highestWrite; reads && l.Token() <= below {
-		h.t.Errorf("a reader has the token %d after a writer with %d", l.Token(), below)
+		h.t.Errorf("reader token %d after writer token %d", l.Token(), below)
 	}
 	if !reads && l.Token() <= h.highest {
-		h.t.Errorf("a writer has the token %d after %d", l.Token(), h.highest)
+		h.t.Errorf("writer token %d after %d", l.Token(), h.highest)
 	}
 	h.highest = max(h.highest, l.Token())
 	if !reads {
@@ -111,7 +111,7 @@ func wantWaiting(t *testing.T, who string, got <-chan *holdfast.Lease) {
 	t.Helper()
 	select {
 	case l := <-got:
-		t.Fatalf("%s was let in, with token %d", who, l.Token())
+		t.Fatalf("%s was admitted with token %d", who, l.Token())
 	default:
 	}
 }
@@ -145,7 +145,7 @@ func TestWriterExcludesEverybody(t *testing.T) {
 		}
 		all.Wait()
 		if h.most < 2 {
-			t.Errorf("%d readers were inside together", h.most)
+			t.Errorf("%d readers at once", h.most)
 		}
 		b.wantAllFree("k", 4)
 	})
@@ -172,7 +172,7 @@ func TestReadersShareAndWritersExclude(t *testing.T) {
 		l := b.acquireAs(b.client, "k", writerClaim(64))
 		h.mu.Lock()
 		if h.most != 64 {
-			t.Errorf("%d readers were inside together, want 64", h.most)
+			t.Errorf("%d readers at once, want 64", h.most)
 		}
 		h.mu.Unlock()
 		h.enter(l, false)
@@ -203,7 +203,7 @@ func TestWaitingWriterBlocksNewReaders(t *testing.T) {
 		b.release(first)
 		w := <-writer
 		if w.Token() <= first.Token() || w.Key() != "k" {
-			t.Errorf("the writer has the key %q and token %d after %d", w.Key(), w.Token(), first.Token())
+			t.Errorf("writer has key %q and token %d after %d", w.Key(), w.Token(), first.Token())
 		}
 		passTime(time.Minute)
 		for _, r := range later {
@@ -213,7 +213,7 @@ func TestWaitingWriterBlocksNewReaders(t *testing.T) {
 		for _, r := range later { // none of them releases before all have entered
 			l := <-r
 			if l.Token() <= w.Token() || l.Key() != fmt.Sprintf("k#%d", l.Slot()) {
-				t.Errorf("a reader has the key %q and token %d after %d", l.Key(), l.Token(), w.Token())
+				t.Errorf("reader has key %q and token %d after %d", l.Key(), l.Token(), w.Token())
 			}
 			defer b.release(l)
 		}
@@ -251,7 +251,7 @@ func TestReadersAndWritersEnterInArrivalOrder(t *testing.T) {
 				for _, group := range [][]int{{0}, {1}, {2, 3}, {4}, {5}, {6, 7, 8}} { // readers that enter together report in any order
 					got := slices.Sorted(slices.Values(order[at : at+len(group)]))
 					if !slices.Equal(got, group) {
-						t.Fatalf("the order is %v, want %v at %d", order, group, at)
+						t.Fatalf("order = %v, want %v at %d", order, group, at)
 					}
 					at += len(group)
 				}
@@ -291,7 +291,7 @@ func TestReadersBeyondLimitWait(t *testing.T) {
 		_, err := tryAcquire(t.Context(), b.client, "k", readerClaim(2))
 		wantErr(t, err, holdfast.ErrHeld)
 		if want := "none of its 2 places for readers is free"; !strings.Contains(err.Error(), want) {
-			t.Errorf("the error %q does not say %q", err, want)
+			t.Errorf("error %q does not contain %q", err, want)
 		}
 		third := b.acquireLater(b.client, readerClaim(2))
 		wantWaiting(t, "a third reader", third)
@@ -450,7 +450,7 @@ func TestBadReaderCallsAreRejected(t *testing.T) {
 			_, err := acquireAs(t.Context(), b.client, "k", &o)
 			wantErr(t, err, holdfast.ErrInvalid)
 			if !strings.Contains(fmt.Sprint(err), says) {
-				t.Errorf("the error %v does not say %q", err, says)
+				t.Errorf("error %v does not contain %q", err, says)
 			}
 		}
 		_, err := acquireAs(t.Context(), b.client, strings.Repeat("k", 511), readerClaim(2))

@@ -13,12 +13,12 @@ import (
 )
 
 // Semaphore is a lock that several callers hold at once. It is safe for concurrent use and holds no resources,
-// so make one wherever it is needed.
+// so create one wherever it is needed.
 //
 // Each of its slots is a separate lock, and a lease is on one of them: Lease.Slot. The key of the lease,
 // Lease.Key, is the semaphore's key with "#" and the slot; no caller should use that key as a lock, see
-// AcquireAll. Tokens rise separately for each slot, so a storage has to compare them for each slot. Waiters
-// get the first slot that becomes free, first come first served.
+// AcquireAll. Tokens rise separately for each slot, so a storage has to compare them for each slot. Waiters get
+// the first slot that becomes free, first come first served.
 //
 // All callers must give the same number of slots; Hooks.SizeMismatch reports a holder that gave another number.
 // After the number was lowered, holders of the removed slots keep them until their leases end.
@@ -66,7 +66,7 @@ type slotKind int
 // Places implements holder.Kind.
 func (k slotKind) Places() int { return int(k) }
 
-// The formats of the notes of a slot, a reader's place and a gate, which people see who find them held.
+// Formats of the notes on a slot, a reader's place and a gate. Callers that find the lock held see the note.
 const (
 	slotNote   = "slot %d of %d"
 	readerNote = "reader of %d"
@@ -99,7 +99,7 @@ func (k slotKind) obtain(c *Client, a *holder.Call) (*holder.Hold, error) {
 	return c.obtainPlace(a, k, "slots")
 }
 
-// obtainPlace obtains any place of a.Key, which is used as k. word names its places.
+// obtainPlace obtains any place of a.Key, used as k. word names a place in messages.
 func (c *Client) obtainPlace(a *holder.Call, k kind, word string) (*holder.Hold, error) {
 	if !a.NoWait && c.keeper.HasLine(a.Key, a.Kind) {
 		return a.AwaitPlace(nil, nil)
@@ -123,7 +123,7 @@ type placeSearch struct {
 
 // tryPlaces asks for one place after the other until it gets one, or meets an error that is no obstacle. A
 // caller that waits for any place stops earlier: at a place that does not answer and, without MaxWaiters, at a
-// place that has waiters. It then waits in line, where it also finds a free place. Every other caller asks for
+// place that has waiters. It then joins the line, which also finds a free place. Every other caller asks for
 // each place, because a waiter that died keeps its queue position for a while.
 func (s *placeSearch) tryPlaces() (h *holder.Hold, err error) {
 	a, n := s.call, len(s.met)

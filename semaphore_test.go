@@ -59,7 +59,7 @@ func TestSemaphoreHoldersNeverExceedSlots(t *testing.T) {
 									s.enter(t, l)
 									defer s.leave(l)
 									if l.Key() != fmt.Sprintf("k#%d", l.Slot()) || l.Slot() >= slots {
-										t.Errorf("slot %d of %d has the key %q", l.Slot(), slots, l.Key())
+										t.Errorf("slot %d of %d has key %q", l.Slot(), slots, l.Key())
 									}
 									if l.Token() <= tokens[l.Slot()] {
 										t.Errorf("slot %d: token %d after %d", l.Slot(), l.Token(), tokens[l.Slot()])
@@ -77,7 +77,7 @@ func TestSemaphoreHoldersNeverExceedSlots(t *testing.T) {
 				}
 				all.Wait()
 				if s.most != slots {
-					t.Errorf("%d were inside at once, want %d", s.most, slots)
+					t.Errorf("%d holders at once, want %d", s.most, slots)
 				}
 				b.wantSlotsFree("k", slots)
 			})
@@ -131,7 +131,7 @@ func TestSlotWaitersAreServedInOrder(t *testing.T) {
 					for at, i := range order {
 						// callers that get a slot at the same moment report it in any order
 						if i <= at-slots || i >= at+slots {
-							t.Errorf("the %dth that came was the %dth that got a slot: %v", i, at, order)
+							t.Errorf("waiter %d got a slot as number %d: %v", i, at, order)
 						}
 					}
 					b.wantSlotsFree("k", slots)
@@ -196,7 +196,7 @@ func TestFreeSemaphoreCostsOneRequest(t *testing.T) {
 			begin := time.Now()
 			l := b.acquireAs(c, "k", &claim{slots: slots})
 			if took := time.Since(begin); took != way {
-				t.Errorf("%d slots: it took %v, want one round trip of %v", slots, took, way)
+				t.Errorf("%d slots: took %v, want one round trip of %v", slots, took, way)
 			}
 			b.release(l)
 			d.wantCalls(t, fmt.Sprintf("%d slots", slots), 1, 1)
@@ -242,7 +242,7 @@ func TestWaiterForOneSlotDoesNotHideOthers(t *testing.T) {
 			other := b.newPeer()
 			b.release(b.acquireAs(other, "k", opts))
 			if took := time.Since(begin); took > 100*time.Millisecond {
-				t.Errorf("a free slot was had after %v", took)
+				t.Errorf("acquiring a free slot took %v", took)
 			}
 		}
 		b.release(first)
@@ -342,7 +342,7 @@ func TestSlotOfDeadHolderGoesToWaiter(t *testing.T) {
 		begin := time.Now()
 		l := b.acquireAs(b.client, "k", &claim{slots: 2})
 		if waited := time.Since(begin); waited > 6*time.Second || l.Slot() != first.Slot() || first.Context().Err() == nil {
-			t.Errorf("slot %d after %v, while slot %d of the dead holder is lost: %v", l.Slot(), waited, first.Slot(), first.Context().Err())
+			t.Errorf("slot %d after %v, while slot %d of the dead holder is held: %v", l.Slot(), waited, first.Slot(), first.Context().Err())
 		}
 		if err := b.client.ForceRelease(t.Context(), second.Key(), second.Token(), "test"); err != nil {
 			t.Fatal(err)
@@ -386,7 +386,7 @@ func TestAnotherNumberOfSlotsIsReported(t *testing.T) {
 			t.Errorf("told %v", told)
 		}
 		if last := told[len(told)-1]; last.Key != "one" || last.Existing != "1 slot" {
-			t.Errorf("told %v at last", last)
+			t.Errorf("last Waiting event: %v", last)
 		}
 	})
 }
@@ -406,7 +406,7 @@ func TestSlotWaitersSurviveOutageInOrder(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if got.Load() != 0 {
-			t.Error("a slot was had while the service was cut off")
+			t.Error("acquired a slot while the service was cut off")
 		}
 		b.startNodes()
 		all.Wait()
@@ -423,7 +423,7 @@ func TestBadSlotCallsAreRejected(t *testing.T) {
 			_, err := acquireAs(t.Context(), b.client, "k", &o)
 			wantErr(t, err, holdfast.ErrInvalid)
 			if !strings.Contains(err.Error(), name) {
-				t.Errorf("the error %q does not say %q", err, name)
+				t.Errorf("error %q does not contain %q", err, name)
 			}
 		}
 		_, err := b.client.Semaphore(strings.Repeat("k", 511), 2).Acquire(t.Context(), nil)
@@ -431,7 +431,7 @@ func TestBadSlotCallsAreRejected(t *testing.T) {
 		_, err = b.client.Semaphore("k", 0).Acquire(t.Context(), nil)
 		wantErr(t, err, holdfast.ErrInvalid)
 		if text := fmt.Sprint(err); !strings.Contains(text, " 0 slots") {
-			t.Errorf("the error %q does not say \"0 slots\"", text)
+			t.Errorf("error %q does not contain \"0 slots\"", text)
 		}
 	})
 }
@@ -504,11 +504,11 @@ func TestSlotWaitNamesHeldSlot(t *testing.T) {
 		for _, e := range waits {
 			st, err := b.client.Inspect(t.Context(), e.Lock)
 			if err != nil || e.Key != "k" || st.Owner != e.Held.Owner {
-				t.Errorf("the wait is for %q, held by %v; it is %+v, %v", e.Lock, e.Held, st, err)
+				t.Errorf("the wait is for %q, held by %v; holder %+v, %v", e.Lock, e.Held, st, err)
 			}
 		}
 		if len(waits) != 3 {
-			t.Errorf("%d were told that they wait, want 3", len(waits))
+			t.Errorf("%d Waiting events, want 3", len(waits))
 		}
 		b.release(held...)
 		all.Wait()

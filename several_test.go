@@ -52,7 +52,7 @@ func TestAcquireAllTakesAllOrNothing(t *testing.T) {
 		_, err := b.client.TryAcquireAll(t.Context(), []string{"c", "b", "a"}, nil)
 		wantErr(t, err, holdfast.ErrHeld)
 		if keyOf(err) != "b" {
-			t.Errorf("%v is not about the key that is held", err)
+			t.Errorf("error %v does not name the held key", err)
 		}
 		begin := time.Now()
 		_, err = b.client.AcquireAll(t.Context(), []string{"c", "b", "a"}, &holdfast.AcquireOptions{Wait: 3 * time.Second, MinHold: time.Minute})
@@ -108,7 +108,7 @@ func TestFreeLocksTakeOneRoundTripTogether(t *testing.T) {
 			t.Error(err)
 		}
 		if took := time.Since(begin); took != way {
-			t.Errorf("the release took %v, want one round trip of %v", took, way)
+			t.Errorf("Release took %v, want one round trip of %v", took, way)
 		}
 	})
 }
@@ -124,10 +124,10 @@ func TestLeasesEndWithFirstLostLease(t *testing.T) {
 		cause := context.Cause(all.Context())
 		wantErr(t, cause, holdfast.ErrLost, holdfast.ErrGone)
 		if text := cause.Error(); !strings.HasPrefix(text, `"b": `) || !strings.HasSuffix(text, "maintenance") {
-			t.Errorf("cause %q does not say which lease was lost, and why", text)
+			t.Errorf("cause %q does not name the lost lease and its cause", text)
 		}
 		if all.Lease("a").Context().Err() != nil {
-			t.Error("another lease has ended as well")
+			t.Error("another lease ended too")
 		}
 		_, err := operator.TryAcquire(t.Context(), "c", nil)
 		wantErr(t, err, holdfast.ErrHeld)
@@ -154,10 +154,10 @@ func TestFailedReleaseFreesOtherLeases(t *testing.T) {
 		err := all.Release(t.Context())
 		wantErr(t, err, holdfast.ErrUnavailable)
 		if took := time.Since(begin); took > 2*time.Second {
-			t.Errorf("Release took %v, as if one had waited for the other", took)
+			t.Errorf("Release took %v: releases ran one after another", took)
 		}
 		if n := strings.Count(err.Error(), "release"); n < 3 {
-			t.Errorf("%v is not about all three", err)
+			t.Errorf("error %v does not name all three keys", err)
 		}
 		b.startNodes()
 		passTime(10 * time.Second)
@@ -186,11 +186,11 @@ func TestFirstLeaseLastsWhileLastIsAwaited(t *testing.T) {
 		all := <-got
 		passTime(100 * time.Millisecond) // a handed-over lease begins with a part of its TTL, and its first renewal follows at once
 		if left := time.Until(all.Deadline()); left < ttl/2 || left > ttl {
-			t.Errorf("%v are left of the leases", left)
+			t.Errorf("%v of the leases are still held", left)
 		}
 		passTime(4 * ttl) // MaxHold counts from when all locks were held
 		if err := all.Context().Err(); err != nil {
-			t.Fatalf("the leases ended: %v", context.Cause(all.Context()))
+			t.Fatalf("the leases ended with %v", context.Cause(all.Context()))
 		}
 		passTime(ttl + time.Millisecond)
 		wantErr(t, context.Cause(all.Context()), holdfast.ErrMaxHold)
@@ -219,14 +219,14 @@ func TestLeaseLostMidwayIsAcquiredAgain(t *testing.T) {
 		b.release(theirs)
 		all := <-got
 		if token := all.Lease("a").Token(); token <= st.Token {
-			t.Errorf("token %d after %d was taken away", token, st.Token)
+			t.Errorf("token %d after the forced %d", token, st.Token)
 		}
 		if err := errors.Join(all.Release(t.Context())); err != nil {
 			t.Error(err)
 		}
 		awaitHooks()
 		if !slices.Equal(failed, []string{"z"}) {
-			t.Errorf("FailedEvents of %q, want one of the wait that ended", failed)
+			t.Errorf("FailedEvents of %q, want only the event of the ended wait", failed)
 		}
 	})
 }
@@ -276,14 +276,14 @@ func TestNestedAcquireAllKeepsKeyOrder(t *testing.T) {
 		_, err = b.client.AcquireAll(within, []string{"a", "b"}, again)
 		wantErr(t, err, holdfast.ErrInvalid)
 		if keyOf(err) != "a" {
-			t.Errorf("%v is not about the key that is out of order", err)
+			t.Errorf("error %v does not name the key that is out of order", err)
 		}
 		trial, err := b.client.TryAcquireAll(within, []string{"a", "b"}, again)
 		if err != nil {
 			t.Fatalf("TryAcquireAll, which does not wait: %v", err)
 		}
 		if trial.Lease("b").Token() != outer.Token() {
-			t.Error("the nested hold is no hold of the lease")
+			t.Error("the nested hold does not belong to the lease")
 		}
 		if err := trial.Release(t.Context()); err != nil {
 			t.Error(err)
@@ -334,7 +334,7 @@ func TestFinishWaitsForDeadWorkers(t *testing.T) {
 		b.release(leases[2], leases[0])
 		passTime(20 * time.Second)
 		if len(finished) > 0 {
-			t.Fatal("Finish returned while a worker works")
+			t.Fatal("Finish returned while a worker ran")
 		}
 		if err := leases[1].Detach(); err != nil { // like a worker that died
 			t.Fatal(err)
@@ -433,7 +433,8 @@ func TestRandomSetsDoNotDeadlock(t *testing.T) {
 					taken.Add(1)
 					for _, l := range leases.All() {
 						i := slices.Index(keys, l.Key())
-						// A lease that was just lost is released at once, and its holder may not know that.
+						// A new holder may acquire the lock before the goroutine of the lost lease notices the
+						// loss.
 						if other := inside[i].Swap(l); other != nil && other.Context().Err() == nil {
 							t.Errorf("%s and %s have %q", other.Owner(), l.Owner(), l.Key())
 						}
@@ -455,9 +456,9 @@ func TestRandomSetsDoNotDeadlock(t *testing.T) {
 		}
 		b.disturbNodes(ctx)
 		all.Wait()
-		t.Logf("%d sets taken, %d lost, the longest wait %v", taken.Load(), lost.Load(), time.Duration(longest.Load()))
+		t.Logf("%d sets acquired, %d lost, longest wait %v", taken.Load(), lost.Load(), time.Duration(longest.Load()))
 		if taken.Load() < 1000 || time.Duration(longest.Load()) > 2*time.Minute {
-			t.Errorf("%d sets taken, the longest wait %v", taken.Load(), time.Duration(longest.Load()))
+			t.Errorf("%d sets acquired, longest wait %v", taken.Load(), time.Duration(longest.Load()))
 		}
 		passTime(70 * time.Second) // for locks that could not be released, and queue entries
 		for st, err := range b.client.List(t.Context(), "") {

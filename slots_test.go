@@ -62,10 +62,10 @@ func TestFreeSlotIsFoundDespiteDeadSets(t *testing.T) {
 					c := b.newPartlyDownClient(failKeys("k#0", "k#1", "k#3"))
 					l, err := tryAcquire(t.Context(), c, "k", &opts)
 					if err != nil {
-						t.Fatalf("beside a free one: %v", err)
+						t.Fatalf("beside a free slot: %v", err)
 					}
 					if l.Slot() != 2 {
-						t.Errorf("slot %d, and only 2 can be had", l.Slot())
+						t.Errorf("slot %d, want one of the 2 free slots", l.Slot())
 					}
 					b.release(l)
 				}
@@ -73,7 +73,7 @@ func TestFreeSlotIsFoundDespiteDeadSets(t *testing.T) {
 				for range 20 {
 					_, err := tryAcquire(t.Context(), b.newPartlyDownClient(failKeys("k#0", "k#1", "k#3")), "k", &opts)
 					if !errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, holdfast.ErrHeld) {
-						t.Fatalf("some are not known and the others held: %v", err)
+						t.Fatalf("some slots are unknown and the others held: %v", err)
 					}
 				}
 				b.release(held)
@@ -82,7 +82,7 @@ func TestFreeSlotIsFoundDespiteDeadSets(t *testing.T) {
 	}
 }
 
-// A set that does not answer takes a second to count as down, for each slot.
+// A request to a set that does not answer takes a second to fail, for each slot.
 func TestSilentSlotsDelayTryOnce(t *testing.T) {
 	silent := func(req driver.Request) error {
 		if req.Key == "k#9" {
@@ -99,7 +99,7 @@ func TestSilentSlotsDelayTryOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			if took := time.Since(begin); took > 5*time.Second {
-				t.Errorf("the one that answers was found after %v", took)
+				t.Errorf("found the answering slot after %v", took)
 			}
 			b.release(l)
 		}
@@ -186,7 +186,7 @@ func TestMaxWaitersAwaitsAnswersOfAllSlots(t *testing.T) {
 	})
 }
 
-// differingClaim returns options for caller i, so that the requests of no two callers are the same.
+// differingClaim returns different options for each caller, so that no two callers can share a request.
 func differingClaim(slots, i int) *claim {
 	o := &claim{slots: slots, AcquireOptions: holdfast.AcquireOptions{Note: fmt.Sprint("job ", i)}}
 	switch i % 4 {
@@ -216,11 +216,11 @@ func TestSlotOrderIgnoresOptions(t *testing.T) {
 						mu.Unlock()
 						st, err := b.client.Inspect(t.Context(), l.Key())
 						if want := fmt.Sprintf("slot %d of %d: job %d", l.Slot(), slots, i/4); err != nil || st.Holder.Note != want {
-							t.Errorf("the note is %q, %v, want %q", st.Holder.Note, err, want)
+							t.Errorf("note = %q, %v, want %q", st.Holder.Note, err, want)
 						}
 						time.Sleep(time.Second)
 						if until := time.Until(l.Deadline()); i/4%4 == 1 && until < 15*time.Second {
-							t.Errorf("a TTL of 20 s is trusted for %v", until)
+							t.Errorf("trusted for %v with a TTL of 20 s", until)
 						}
 						b.release(l)
 					})
@@ -269,7 +269,7 @@ func TestSlotsFreedTogetherKeepOrder(t *testing.T) {
 		all.Wait()
 		for at, i := range order { // callers that get a slot at the same moment report it in any order
 			if i <= at-slots || i >= at+slots {
-				t.Errorf("the order is %v", order)
+				t.Errorf("order = %v", order)
 				break
 			}
 		}
@@ -300,7 +300,7 @@ func TestMaxWaitersCountsWaitersWithOtherOptions(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if n := refused.Load(); n != 47 {
-			t.Errorf("%d of 50 were refused with MaxWaiters 3, want 47", n)
+			t.Errorf("%d of 50 callers were rejected with MaxWaiters 3, want 47", n)
 		}
 		b.release(held...)
 		all.Wait()

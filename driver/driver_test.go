@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/member"
 )
 
-// A cause that several nodes share is printed once, and no node is left out.
+// A cause that several nodes share is printed once, with all their names.
 func TestNodesWithSameCauseAreNamedTogether(t *testing.T) {
 	t.Parallel()
 	young, refused := errors.New("too young"), errors.New("refused")

@@ -13,7 +13,7 @@ import (
 func TestDefaultLoggerGetsWarningsOnly(t *testing.T) {
 	own := slog.New(slog.DiscardHandler)
 	if driver.LoggerOrDefault(own) != own {
-		t.Error("a logger that was given is not used")
+		t.Error("the configured logger was not used")
 	}
 	logger := driver.LoggerOrDefault(nil)
 	var out bytes.Buffer
@@ -24,6 +24,6 @@ func TestDefaultLoggerGetsWarningsOnly(t *testing.T) {
 	logger.With("key", "k").Info("node is up")
 	logger.With("key", "k").Warn("lease lost")
 	if got := out.String(); strings.Contains(got, "node is up") || !strings.Contains(got, `msg="lease lost" key=k`) {
-		t.Errorf("logged %q, want the warning alone", got)
+		t.Errorf("logged %q, want only the warning", got)
 	}
 }

@@ -62,7 +62,7 @@ func TestSchemeIsRegisteredOnce(t *testing.T) {
 	t.Parallel()
 	defer func() {
 		if recover() == nil {
-			t.Error("a second package has the scheme")
+			t.Error("RegisterScheme accepted a scheme twice")
 		}
 	}()
 	driver.Register(func(context.Context, string, *driver.OpenOptions) (driver.Driver, error) { return nil, nil }, "fake")

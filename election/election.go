@@ -41,7 +41,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// MaxValueBytes bounds the value that a leader proclaims, in bytes.
+// MaxValueBytes bounds a leader's value, in bytes.
 const MaxValueBytes = 57
 
 // leaderMark begins the Note of each leader's lease.

@@ -88,7 +88,7 @@ func (b *bench) awaitSeen(all <-chan observation) observation {
 	case s := <-all:
 		return s
 	case <-time.After(10 * time.Second):
-		b.Fatal("nothing is seen")
+		b.Fatal("Observe returned nothing")
 		return observation{}
 	}
 }
@@ -98,7 +98,7 @@ func (b *bench) checkQuiet(all <-chan observation) {
 	b.Helper()
 	select {
 	case s := <-all:
-		b.Errorf("seen without a change: %+v", s)
+		b.Errorf("Observe returned %+v without a change", s)
 	case <-time.After(10 * time.Second):
 	}
 }
@@ -122,22 +122,22 @@ func TestOthersSeeLeaderAndValue(t *testing.T) {
 			b.Errorf("CurrentLeader() = %+v, %v, want %+v", got, err, want)
 		}
 		if term.Value() != want.Value || term.Lease().Key() != "e" || term.Lease().Token() != term.Term() {
-			b.Errorf("the leader has value %q, lease %q, token %d", term.Value(), term.Lease().Key(), term.Lease().Token())
+			b.Errorf("leader has value %q, lease %q, token %d", term.Value(), term.Lease().Key(), term.Lease().Token())
 		}
 		var held *holdfast.HeldError
 		if _, err := other.TryAcquire(b.Context(), "e", nil); !errors.As(err, &held) {
 			b.Errorf("TryAcquire() = %v", err)
 		} else if value, leads := election.Value(held.Holder); !leads || value != want.Value {
-			b.Errorf("the holder proclaims %q, %v", value, leads)
+			b.Errorf("Proclaim(%q) by the holder = %v", value, leads)
 		}
 		b.checkQuiet(all)
 		b.endTerm(term)
 		if s := b.awaitSeen(all); s != (observation{}) {
-			b.Errorf("after the leader has resigned: %+v", s)
+			b.Errorf("after the resignation: %+v", s)
 		}
 		next := b.startTerm(other, "")
 		if s := b.awaitSeen(all); s.err != nil || s.leader.Term != next.Term() || s.leader.Value != "" {
-			b.Errorf("seen %+v, want term %d without a value", s, next.Term())
+			b.Errorf("observed %+v, want term %d without a value", s, next.Term())
 		}
 		b.endTerm(next)
 	})
@@ -164,7 +164,7 @@ func TestHolderWithoutCampaignDoesNotLead(t *testing.T) {
 		}
 		b.endTerm(term)
 		if got, err := election.CurrentLeader(b.Context(), other, "e"); err != nil || got != (election.Leader{}) {
-			b.Errorf("kept after the leader has resigned: CurrentLeader() = %+v, %v", got, err)
+			b.Errorf("after the resignation, within MinHold: CurrentLeader() = %+v, %v", got, err)
 		}
 	})
 }
@@ -200,7 +200,7 @@ func TestTermEndsWithLease(t *testing.T) {
 		}
 		<-term.Context().Done()
 		if cause := context.Cause(term.Context()); !errors.Is(cause, holdfast.ErrLost) {
-			b.Errorf("the term ended with %v", cause)
+			b.Errorf("the term's context ended with %v", cause)
 		}
 		if err := term.Resign(b.Context()); !errors.Is(err, holdfast.ErrLost) {
 			b.Errorf("Resign() = %v, want ErrLost", err)
@@ -284,14 +284,14 @@ func TestObserveSurvivesOutages(t *testing.T) {
 				b.nodes.Node(i).Stop()
 			}
 			if s := b.awaitSeen(all); !errors.Is(s.err, holdfast.ErrUnavailable) || s.leader != (election.Leader{}) {
-				b.Errorf("in an outage %+v is seen", s)
+				b.Errorf("during an outage Observe returned %+v", s)
 			}
 			time.Sleep(3 * time.Second)
 			for i := range 2 {
 				b.nodes.Node(i).Start()
 			}
 			if s := b.awaitSeen(all); s.err != nil || s.leader.Term != term.Term() {
-				b.Errorf("after an outage %+v is seen", s)
+				b.Errorf("after an outage Observe returned %+v", s)
 			}
 			time.Sleep(10 * time.Second) // the lease is renewed
 		}
@@ -317,11 +317,11 @@ func TestCloseEndsObserve(t *testing.T) {
 		c.Close()
 	}
 	if looks != 2 || !errors.Is(last, holdfast.ErrClosed) {
-		t.Errorf("Observe ended after %d looks with %v, want ErrClosed", looks, last)
+		t.Errorf("Observe ended after %d reads with %v, want ErrClosed", looks, last)
 	}
 }
 
-// The observer sees what services show after they lost their memory.
+// Observe reads the answers of services that lost their memory.
 func TestObservedTermsNeverGoBack(t *testing.T) {
 	t.Parallel()
 	down := &holdfast.UnavailableError{}
@@ -354,7 +354,7 @@ func TestObservedTermsNeverGoBack(t *testing.T) {
 	} {
 		leader, news, err := o.Follow(row.st, row.err)
 		if leader.Term != row.term || !errors.Is(err, row.want) || news != row.news {
-			t.Errorf("look %d: %+v, %v, news %v; want term %d, %v, %v", i+1, leader, err, news, row.term, row.want, row.news)
+			t.Errorf("read %d: %+v, %v, changed %v; want term %d, %v, %v", i+1, leader, err, news, row.term, row.want, row.news)
 		}
 	}
 }
@@ -381,18 +381,18 @@ func TestObserversSeeLeadersTerm(t *testing.T) {
 		shows("e", 250, 250, 250),  // and another
 	} {
 		if leader, news, again := o.See(st); news || !again || leader.Term != 0 {
-			t.Errorf("look %d is believed: %+v", i+1, leader)
+			t.Errorf("read %d returned the stale %+v", i+1, leader)
 		}
 	}
 	st := shows("e", 250, 250, 250, 300)
 	st.Nodes = append(st.Nodes, down)
 	if leader, news, err := o.Follow(st, nil); leader.Term != 0 || !errors.Is(err, holdfast.ErrUnavailable) || !news {
-		t.Errorf("two of four nodes agree: %+v, %v, news %v", leader, err, news)
+		t.Errorf("two of four nodes agree: %+v, %v, changed %v", leader, err, news)
 	}
 	st.Nodes[3] = holdfast.NodeView{Owner: "e", Token: 250}
 	o.Follow(st, nil)
 	if leader, news, err := o.Follow(st, nil); leader.Term != 250 || err != nil || !news {
-		t.Errorf("three of four nodes agree: %+v, %v, news %v", leader, err, news)
+		t.Errorf("three of four nodes agree: %+v, %v, changed %v", leader, err, news)
 	}
 }
 
@@ -484,7 +484,7 @@ func (r *electionTrial) runElection() (terms int) {
 	stop()
 	watching.Wait()
 	if !slices.IsSorted(r.terms) {
-		r.Errorf("terms do not rise: %d", r.terms)
+		r.Errorf("term %d is not above the last", r.terms)
 	}
 	return len(r.terms)
 }
@@ -543,7 +543,7 @@ func (r *electionTrial) observeLeaders(ctx context.Context, c *holdfast.Client) 
 		case err != nil || leader.Term == 0:
 			continue
 		case leader.Term < last:
-			r.Errorf("term %d seen after %d", leader.Term, last)
+			r.Errorf("observed term %d after term %d", leader.Term, last)
 		}
 		looks++
 		last = leader.Term
@@ -554,7 +554,7 @@ func (r *electionTrial) observeLeaders(ctx context.Context, c *holdfast.Client) 
 		r.mu.Unlock()
 	}
 	if looks == 0 {
-		r.Error("an observer has seen no leader")
+		r.Error("an observer saw no leader")
 	}
 }
 
@@ -588,7 +588,7 @@ func TestEachTermIsHigherAndHasOneLeader(t *testing.T) {
 			think: func() time.Duration { return rand.N(2 * time.Second) },
 		}
 		if n := r.runElection(); n < 100 {
-			b.Errorf("%d terms, want a hundred", n)
+			b.Errorf("observed %d terms, want 100", n)
 		}
 		close(stop)
 		failing.Wait()

@@ -23,7 +23,7 @@ func (r *rig) checkNoBlame(d driver.Driver) {
 	d.(driver.Notifier).Notify(func(e driver.NodeEvent) { r.Errorf("%s is %s: %v", e.Node, e.State, e.Err) })
 }
 
-// The callers leave in the middle of each kind of call.
+// The callers leave during each kind of call.
 func TestCancelDoesNotMarkMemberDown(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		d := r.newDriver()
@@ -53,7 +53,7 @@ func TestCancelDoesNotMarkMemberDown(t *testing.T) {
 	})
 }
 
-// The client was suspended, so the time limit of its request is long over when it runs again.
+// The client was suspended, so the time limit of its request has passed when it resumes.
 func TestSuspendDoesNotMarkMemberDown(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		d := r.newDirectDriver()
@@ -87,17 +87,17 @@ func TestMembersWithoutAnswersAreStalled(t *testing.T) {
 			r.Errorf("Call() = %v, want %s", err, want)
 		}
 		if len(stalled) != 3 {
-			r.Errorf("stalled are %v, want all three", stalled)
+			r.Errorf("stalled members = %v, want all three", stalled)
 		}
 	})
 }
 
-// kine, for example, is recognised by its behaviour, and the error names the fix.
+// kine, for example, is recognized by its behavior, and the error names the fix.
 func TestImitationsOfEtcdAreRejected(t *testing.T) {
 	refused := func(r *rig, what string, err error) {
 		r.Helper()
 		if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "as kine") || !strings.Contains(err.Error(), "use etcd itself") {
-			r.Errorf("%s = %v, want ErrConfig and what it may be", what, err)
+			r.Errorf("%s = %v, want ErrConfig and a likely cause", what, err)
 		}
 	}
 	t.Run("no cluster and no member", func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestImitationsOfEtcdAreRejected(t *testing.T) {
 	})
 }
 
-// The member learns the limit from the request, and its clock may be slightly ahead.
+// The member gets the limit with the request, and its clock may be slightly ahead.
 func TestMemberTimeLimitIsStall(t *testing.T) {
 	inBubbleOf(t, 1, func(r *rig) {
 		d := r.newDirectDriver()

@@ -34,7 +34,7 @@ func (c *claim) acquireLock(ctx context.Context) error {
 	return c.wait.RetryUntilWon(ctx, c.d.calls, c.req.NoWait, c.tryStep)
 }
 
-// tryStep makes the next step and returns nil once the claim has the lock.
+// tryStep makes the next step. It returns nil once the claim has the lock.
 func (c *claim) tryStep(ctx context.Context) error {
 	return driverkit.TakeTurn(ctx, c.d.lane, c.req, c.lease.id != clientv3.NoLease, c.requestMissing, c.awaitTurn)
 }
@@ -99,8 +99,8 @@ func (c *claim) giveUp() {
 	}
 }
 
-// createKey creates the key; without waiting, only if no other key exists. If the key exists already, an
-// earlier answer was lost. The claim waits for the newest key before its own.
+// createKey creates the key. A claim that does not wait creates it only if no other key exists. If the key
+// exists already, an earlier answer was lost. The claim waits for the newest key before its own.
 func (c *claim) createKey(ctx context.Context) (*rivals, error) {
 	folder := c.d.folderOf(c.req.Key)
 	base, known := c.d.base.known(c.d.baseKey())
@@ -325,7 +325,7 @@ func (l waitQueue) heldError() *driver.HeldError {
 	return &driver.HeldError{Owner: l.first.owner, Holder: l.first.value.Holder, Since: l.first.value.Since, Kept: l.first.value.Kept, Waiters: l.waiterCount()}
 }
 
-// readQueue reads the line-up of a lock.
+// readQueue reads the first key of a lock and the number of its keys.
 func (d *Driver) readQueue(ctx context.Context, name string) (l waitQueue, err error) {
 	err = d.callAny(ctx, pace.CallTime(), d.queueRequest(name, &l))
 	return l, err
@@ -373,8 +373,8 @@ func (l loan) tooLong(asked time.Duration) error {
 		driver.ErrInvalid, l.ttl, asked)
 }
 
-// adoptKey takes over the key of g, if that has the lock. A key that is first in line stays first, and its
-// lease stays too. So a late execution of the change ends nothing earlier than the last renewal promised.
+// adoptKey takes over the key of g, if that has the lock. The first key in the queue stays first, and keeps its
+// lease. So a late execution of the change ends nothing earlier than the last renewal promised.
 func (c *claim) adoptKey(ctx context.Context, g driver.Grant) error {
 	var l waitQueue
 	err := c.d.callUntilAnswer(ctx, g.TTL, c.d.queueRequest(g.Key, &l))

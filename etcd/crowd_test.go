@@ -48,7 +48,7 @@ func TestManyWaitersSurviveLeaderFailure(t *testing.T) {
 			}
 			turns[i] = served.Add(1)
 			if n := holders.Add(1); n > 1 {
-				t.Errorf("%d hold it at once", n)
+				t.Errorf("%d holders at once", n)
 			}
 			holders.Add(-1)
 			d.Release(ctx, g, 0)
@@ -60,7 +60,7 @@ func TestManyWaitersSurviveLeaderFailure(t *testing.T) {
 	all.Wait()
 	for i, turn := range turns {
 		if row := i / clients; int(turn-1)/clients != row { // the waiters of a row arrived at once
-			t.Errorf("waiter %d had turn %d", i, turn)
+			t.Errorf("waiter %d was served as number %d", i, turn)
 		}
 	}
 	r.awaitKeys("k", 0)

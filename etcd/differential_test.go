@@ -40,8 +40,8 @@ func newSide(c *clientv3.Client) *comparedService {
 	return &comparedService{kv: pb.NewKVClient(conn), lease: pb.NewLeaseClient(conn), watch: pb.NewWatchClient(conn)}
 }
 
-// A rig on the fake passes on etcd only if both answer alike. The test sends random steps to both and prints
-// its first seed.
+// A test that passes on the fake passes on etcd only if both give the same answers. The test sends random steps
+// to both and prints its first seed.
 func TestFakeAnswersAsEtcdDoes(t *testing.T) {
 	r := startAlone(t, 1)
 	invented := newFakeRig(t, 1)
@@ -311,8 +311,8 @@ func (b *comparedService) renew(ctx context.Context, r *pb.LeaseKeepAliveRequest
 	return s.Recv()
 }
 
-// subtractBase subtracts this side's base from the revisions in an answer, and clears what differs between any
-// two clusters.
+// subtractBase subtracts this side's base from the revisions in an answer, and clears the fields that differ
+// between any two clusters.
 func (b *comparedService) subtractBase(answer proto.Message) {
 	header := func(h *pb.ResponseHeader) {
 		if h != nil {

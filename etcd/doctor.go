@@ -22,7 +22,7 @@ import (
 const (
 	// calmTTL is a TTL that outlasts an election.
 	calmTTL = 5 * time.Second
-	// farBehind is the lag, in log entries, from which a member counts as behind.
+	// farBehind is the lag, in log entries, at which the doctor reports a member.
 	farBehind = 1000
 )
 
@@ -107,7 +107,7 @@ func (m *member) checkVersion(text string) {
 	}
 }
 
-// checkRole checks that the member takes part in decisions.
+// checkRole checks that the member may vote.
 func (m *member) checkRole() {
 	s := m.status
 	switch {
@@ -140,7 +140,7 @@ func (m *member) checkSpace() {
 
 func (m *member) hasAlarm() bool { return m.status != nil && len(m.status.Errors) > 0 }
 
-// checkTransport checks the transport on a connection of its own.
+// checkTransport checks the transport on a separate connection.
 func (m *member) checkTransport(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pace.CallTime())
 	defer cancel()

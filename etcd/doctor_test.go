@@ -47,10 +47,10 @@ func (r *rig) badFindings(found []driver.Finding) (bad []driver.Finding) {
 			bad = append(bad, f)
 		}
 		if f.Bad() && f.Fix == "" {
-			r.Errorf("%+v does not say what mends it", f)
+			r.Errorf("%+v has no fix", f)
 		}
 		if strings.Contains(f.Text+f.Fix, fixture.Secret) {
-			r.Errorf("%+v shows the password", f)
+			r.Errorf("%+v contains the password", f)
 		}
 	}
 	return bad
@@ -67,7 +67,7 @@ func (r *rig) wantOneFinding(found []driver.Finding, check string, v driver.Verd
 	}
 	for _, word := range words {
 		if text := found[0].Text + "; " + found[0].Fix; !strings.Contains(text, word) {
-			r.Errorf("%q does not say %q", text, word)
+			r.Errorf("%q does not contain %q", text, word)
 		}
 	}
 }
@@ -99,7 +99,7 @@ func TestDoctorPassesHealthyCluster(t *testing.T) {
 	after, err := r.direct.Get(r.WaitContext(), "\x00", clientv3.WithFromKey())
 	r.NoError(err)
 	if after.Header.Revision != before.Header.Revision {
-		t.Errorf("revision %d, and then %d: something was written", before.Header.Revision, after.Header.Revision)
+		t.Errorf("revision %d, then %d: the doctor wrote something", before.Header.Revision, after.Header.Revision)
 	}
 }
 

@@ -52,7 +52,7 @@ func TestQueueListsWaitersInOrder(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		looker := r.Client(r.newDirectDriver())
 		if got, err := looker.Queue(r.WaitContext(), "k", 2); err != nil || len(got) != 0 {
-			r.Errorf("the queue of a free lock is %+v, %v", got, err)
+			r.Errorf("queue of a free lock = %+v, %v", got, err)
 		}
 		l := r.Acquire(looker, "k", longTTL)
 		ctx, cancel := context.WithCancel(r.Context())
@@ -65,7 +65,7 @@ func TestQueueListsWaitersInOrder(t *testing.T) {
 		got, err := looker.Queue(r.WaitContext(), "k", 2)
 		if err != nil || len(got) != 2 || got[0].Holder.Note != "waiter 0" || got[1].Holder.Note != "waiter 1" ||
 			got[0].Holder.PID == 0 || got[0].Since.IsZero() || got[0].Owner == "" || got[0].Owner == l.Owner() {
-			r.Errorf("the queue is %+v, %v", got, err)
+			r.Errorf("queue = %+v, %v", got, err)
 		}
 		cancel()
 		all.Wait()

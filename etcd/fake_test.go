@@ -304,7 +304,7 @@ func (f *fake) countRequest() {
 	looped := f.requests > maxRequests
 	f.mu.Unlock()
 	if looped {
-		f.t.Errorf("more than %d requests at one moment: somebody asks again without a pause", maxRequests)
+		f.t.Errorf("more than %d requests at one moment: a client retries without a pause", maxRequests)
 		time.Sleep(time.Hour)
 	}
 }
@@ -323,7 +323,8 @@ func inRange(key string, from, end []byte) bool {
 	return key >= string(from) && key < string(end)
 }
 
-// keysAt returns the keys at a revision; 0: the current keys, with the changes of a running transaction.
+// keysAt returns the keys at a revision. Revision 0 means the current keys, with the changes of a running
+// transaction.
 func (f *fake) keysAt(rev int64) map[string]*mvccpb.KeyValue {
 	if rev == 0 {
 		return f.kvs
@@ -423,7 +424,7 @@ func (c *revisionChanges) commit() {
 	c.f.changed = make(chan struct{})
 }
 
-// wellFormed returns an error for a request that is invalid with any keys.
+// wellFormed returns an error for a request that is invalid for any set of keys.
 func wellFormed(r *pb.PutRequest) error {
 	switch {
 	case len(r.Key) == 0:
@@ -436,7 +437,7 @@ func wellFormed(r *pb.PutRequest) error {
 	return nil
 }
 
-// checkPut returns why a key cannot be put. It changes nothing.
+// checkPut returns the reason why a key cannot be put. It changes nothing.
 func (f *fake) checkPut(r *pb.PutRequest) error {
 	if err := wellFormed(r); err != nil {
 		return err

@@ -14,13 +14,13 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// Also if that member is the leader.
+// The test also stops the leader.
 func TestLeaseOutlivesMember(t *testing.T) {
 	r := startAlone(t, 3)
 	fixture.CheckLeasesOutliveMembers(r.Rig, r.Client(r.newDirectDriver()), r.cluster.Members, r.leader, func() {}, 5*time.Second, 10*time.Second)
 }
 
-// Nobody gets the lock before.
+// No client gets the lock before the majority returns.
 func TestReturningMajorityServesWaiters(t *testing.T) {
 	r := startAlone(t, 3)
 	fixture.CheckRecovery(r.Rig, r.Client(r.newDirectDriver()), r.Client(r.newDirectDriver()), r.cluster.Members, func() { r.awaitKeys("k", 2) })
@@ -49,7 +49,7 @@ func TestDeadWatchDoesNotHangWait(t *testing.T) {
 	})
 }
 
-// After its connection was cut, the watch cannot continue from a revision that was compacted.
+// When the connection was cut, the watch's revision was already compacted, so it cannot continue.
 func TestWaitSurvivesCompaction(t *testing.T) {
 	inBubbleOf(t, 1, func(r *rig) {
 		holder, waiting := r.Client(r.newDirectDriver()), r.newDriver()
@@ -79,7 +79,7 @@ func TestWaitSurvivesCompaction(t *testing.T) {
 		}
 		select {
 		case l := <-next:
-			r.Fatalf("the wait has ended, with %v", l)
+			r.Fatalf("the wait ended with %v", l)
 		case <-time.After(200 * time.Millisecond):
 		}
 		r.Release(l)
@@ -89,14 +89,14 @@ func TestWaitSurvivesCompaction(t *testing.T) {
 	})
 }
 
-// For each kind of request.
+// The test loses the reply to each kind of request.
 func TestLockSurvivesLostReply(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		fixture.CheckLostReplies(r.Rig, r.newDriver(), func() { r.awaitKeys("k", 0) }, "LeaseGrant", "Txn", "DeleteRange", "Range", "LeaseKeepAlive", "LeaseRevoke")
 	})
 }
 
-// The test holds back the request that creates the key until its caller has gone and its lease is revoked.
+// The test holds back the request that creates the key until its caller has left and its lease is revoked.
 func TestLateRequestDoesNotAcquire(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for _, noWait := range []bool{true, false} {
@@ -106,7 +106,7 @@ func TestLateRequestDoesNotAcquire(t *testing.T) {
 			r.EachLinkOf(d, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "", false })
 			<-caught.Late
 			if left, err := r.leftoverKeys(); err != nil || len(left) > 0 {
-				r.Errorf("NoWait %v: the late request has left %q, %v", noWait, left, err)
+				r.Errorf("NoWait %v: the late request created %q, %v", noWait, left, err)
 			}
 		}
 	})
@@ -138,10 +138,10 @@ func TestWaitIsReportedBeforeTTL(t *testing.T) {
 		select {
 		case err := <-told:
 			if held, ok := errors.AsType[*driver.HeldError](err); !ok || held.Owner != g.Owner || held.Remaining != 0 {
-				r.Errorf("told %v, want that %s has it, and not for how long", err, g.Owner)
+				r.Errorf("obstacle %v, want %s as holder, without a remaining time", err, g.Owner)
 			}
 		case <-ctx.Done():
-			r.Error("nothing is told while no member says how long the lease lasts")
+			r.Error("no obstacle was reported while no member knows the lease's remaining time")
 		}
 		leave()
 		r.EachLinkOf(waiting, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "", false })
@@ -160,7 +160,7 @@ func TestRenewalByDeposedLeaderIsRepeated(t *testing.T) {
 		depose(1)
 		r.NoError(d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err)
 		if n := sent(); n != 2 {
-			r.Errorf("a holder has sent %d renewals, want another after the one in vain", n)
+			r.Errorf("the holder sent %d renewals, want another after the failed one", n)
 		}
 		r.NoError(d.Release(r.WaitContext(), g, 0))
 
@@ -182,7 +182,7 @@ func TestRenewalByDeposedLeaderIsRepeated(t *testing.T) {
 	})
 }
 
-// The etcd lease goes on, but the lock is free for another client.
+// The etcd lease lasts, but the lock is free for another client.
 func TestDeletedKeyIsLoss(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		d := r.newDirectDriver()
@@ -197,7 +197,7 @@ func TestDeletedKeyIsLoss(t *testing.T) {
 	})
 }
 
-// A waiter whose key is gone does not get the lock by it.
+// A waiter whose key was deleted cannot acquire the lock with that key.
 func TestWaiterWithoutKeyQueuesAgain(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		holder, waiter := r.Client(r.newDirectDriver()), r.Client(r.newDirectDriver())
@@ -254,7 +254,7 @@ func TestTokensBoundAdoptions(t *testing.T) {
 	})
 }
 
-// The test repeats this for each member that the client asks first.
+// The test repeats this for each member as the first choice.
 func TestRequestsAvoidMemberThatIsDown(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for place := range 3 {
@@ -267,14 +267,14 @@ func TestRequestsAvoidMemberThatIsDown(t *testing.T) {
 				before := asked()
 				r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", longTTL), 0))
 				if asked() != before {
-					r.Errorf("a client asks member %d, which is down, before those that are up", place)
+					r.Errorf("the client asked member %d, which is down, before the healthy ones", place)
 				}
 			}
 		}
 	})
 }
 
-// They go to a new leader as soon as its state is known.
+// Requests go to a new leader as soon as its state is known.
 func TestRequestsGoToLeader(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for range 5 {
@@ -296,7 +296,7 @@ func TestRequestsGoToLeader(t *testing.T) {
 				r.NoError(d.Release(r.WaitContext(), g, 0))
 				for place := range 3 {
 					if n := asked(place) - before[place]; (n > 0) != (place == leader) {
-						r.Errorf("member %d has %d requests while member %d leads", place, n, leader)
+						r.Errorf("member %d received %d requests while member %d leads", place, n, leader)
 					}
 				}
 			}

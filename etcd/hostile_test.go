@@ -122,7 +122,7 @@ func TestHostileAnswersDoNotPanic(t *testing.T) {
 	}
 }
 
-// FuzzServer spoils answers by a script: one byte decides about one field or one piece of a connection. After
+// FuzzServer spoils answers by a script. Each byte decides about one field, or one piece of a connection. After
 // the end of the script nothing is changed.
 func FuzzServer(f *testing.F) {
 	f.Add([]byte{})
@@ -270,7 +270,7 @@ func TestAnswerLongerThanItsRequestIsRejected(t *testing.T) {
 	})
 }
 
-// A page of List takes the longest names.
+// A page of List has room for the longest names.
 func TestListTakesLongestNames(t *testing.T) {
 	inBubbleOf(t, 1, func(r *rig) {
 		const count = 600 // more than a page
@@ -287,7 +287,7 @@ func TestListTakesLongestNames(t *testing.T) {
 			return true
 		}))
 		if found != count {
-			t.Errorf("%d locks are listed, want %d", found, count)
+			t.Errorf("%d locks were listed, want %d", found, count)
 		}
 	})
 }

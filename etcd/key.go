@@ -147,7 +147,7 @@ func (l *waitQueue) add(e entry) {
 	}
 }
 
-// getFirst returns the operation that reads the line-up of a lock.
+// getFirst returns the operation that reads the first key of a lock and the number of its keys.
 func (d *Driver) getFirst(name string) clientv3.Op {
 	return clientv3.OpGet(d.folderOf(name), clientv3.WithFirstCreate()...)
 }
@@ -160,7 +160,7 @@ func queueOf(resp *clientv3.GetResponse) waitQueue {
 	return l
 }
 
-// queueFrom returns the line-up from the i-th operation of a transaction.
+// queueFrom returns the result of getFirst, the i-th operation of a transaction.
 func queueFrom(resp *clientv3.TxnResponse, i int) waitQueue {
 	return queueOf((*clientv3.GetResponse)(resp.Responses[i].GetResponseRange()))
 }

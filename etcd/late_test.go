@@ -25,8 +25,8 @@ func (r *rig) acquireAdoptable(d driver.Driver) driver.Grant {
 // leaseOf returns the etcd lease in an owner.
 func leaseOf(g driver.Grant) string { return strings.Split(g.Owner, ".")[2] }
 
-// sendLate has d send a request, and cuts d off once the transaction of the request is on its way. pass lets
-// the transaction through.
+// sendLate makes d send a request, and cuts d off once the transaction of the request has been sent. pass
+// delivers the transaction.
 func (r *rig) sendLate(d driver.Driver, send func(ctx context.Context)) (pass func()) {
 	r.Helper()
 	r.EachLinkOf(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "Txn", true })
@@ -107,7 +107,7 @@ func TestLateForceSparesNextHolder(t *testing.T) {
 		r.NoError(holder.Release(r.WaitContext(), g, 0))
 		next := r.acquireAdoptable(holder)
 		if leaseOf(next) != leaseOf(g) {
-			r.Error("the next lock has another lease: this test shows nothing")
+			r.Error("the next lock has another lease: the test proves nothing")
 		}
 		pass()
 		r.NoError(holder.Check(r.WaitContext(), next))
@@ -144,8 +144,7 @@ func TestLeaseWithLateKeyIsNotReused(t *testing.T) {
 	})
 }
 
-// A lease never serves two locks at once, nor a lock whose holder does not renew it. Close revokes the spare
-// leases.
+// A lease serves one lock at a time, and only a lock whose holder renews it. Close revokes the spare leases.
 func TestLeaseIsReusedForNextLock(t *testing.T) {
 	inBubbleOf(t, 1, func(r *rig) {
 		d := r.newDirectDriver()
@@ -156,23 +155,23 @@ func TestLeaseIsReusedForNextLock(t *testing.T) {
 		}
 		a, b := take("a", true), take("b", true)
 		if leaseOf(a) == leaseOf(b) {
-			r.Error("two locks have one lease")
+			r.Error("two locks share one lease")
 		}
 		r.NoError(d.Release(r.WaitContext(), a, 0))
 		c := take("c", true)
 		if leaseOf(c) != leaseOf(a) {
-			r.Error("a lease was not used again")
+			r.Error("the lease was not reused")
 		}
 		r.NoError(d.Release(r.WaitContext(), b, 0))
 		e := take("e", false)
 		if left := time.Until(e.TrustedUntil); leaseOf(e) == leaseOf(b) || left < 29*time.Second {
-			r.Errorf("a lock that is not renewed has an old lease, for %v", left)
+			r.Errorf("a lock without renewal reused an old lease, with %v left", left)
 		}
 		if _, err := d.Acquire(r.WaitContext(), driver.Request{Key: "c", TTL: 30 * time.Second, WillRenew: true, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
 			r.Errorf("Acquire() = %v, want ErrHeld", err)
 		}
 		if f := take("f", true); leaseOf(f) != leaseOf(b) {
-			r.Error("a try in vain has used a lease up")
+			r.Error("a failed try used up a lease")
 		} else {
 			r.NoError(d.Release(r.WaitContext(), f, 0))
 		}
@@ -202,7 +201,7 @@ func TestEndedLeaseIsNotReused(t *testing.T) {
 	})
 }
 
-// Less the time of one request, also after a long wait.
+// The holder gets its TTL less the time of one request, also after a long wait.
 func TestHolderWithoutRenewalGetsFullTTL(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		holder, waiter := r.newDirectDriver(), r.newDirectDriver()

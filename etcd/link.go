@@ -24,7 +24,7 @@ type link struct {
 	last  *lastConn
 }
 
-// lastConn has the last connection. All clones of a link share it.
+// lastConn holds the last connection. All clones of a link share it.
 type lastConn struct{ atomic.Pointer[countedConn] }
 
 // countedConn counts reads from the member.
@@ -79,7 +79,7 @@ func (c *countedConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Close closes the connection once: gRPC also closes what dropSilent has closed.
+// Close closes the connection once: gRPC also closes connections that dropSilent has closed.
 func (c *countedConn) Close() (err error) {
 	c.once.Do(func() { err = c.Conn.Close() })
 	return err

@@ -40,7 +40,7 @@ func TestDeadConnectionsAreReplaced(t *testing.T) {
 	}
 }
 
-// The leases have a TTL of 5 s, and the links die at different times. The waiter keeps its turn too.
+// The leases have a TTL of 5 s, and the connections die at different times. The waiter keeps its turn too.
 func TestLeaseSurvivesDeadConnections(t *testing.T) {
 	for _, members := range []int{1, 3} {
 		t.Run(fmt.Sprint(members), func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestLeaseSurvivesDeadConnections(t *testing.T) {
 	}
 }
 
-// During the login the driver asks the member for its state, and the member answers that.
+// During the login the driver asks the member for its state, and the member answers.
 func TestSlowLoginKeepsItsConnection(t *testing.T) {
 	inBubbleOf(t, 1, func(r *rig) {
 		r.fake.members[0].update(func(m *fakeMember) { m.login = 4 * time.Second })

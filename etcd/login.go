@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// login logs in to one member. The client library cannot do it: it sends an expired token with the request for
-// a new one, which servers of version 3.4 reject, and it logs in for each request separately.
+// login logs in to one member. The client library's login does not work: it sends an expired token with the
+// request for a new one, which servers of version 3.4 reject, and it logs in for each request separately.
 //
 // All callers wait for the same login. It goes on after they have given up, so that the next caller finds it
 // done.

@@ -110,7 +110,7 @@ func TestExpiredLoginIsRenewedOnce(t *testing.T) {
 	lives := 2 + int(time.Since(began)/(4*time.Second))
 	for i, l := range r.Links(d) {
 		if n := l.Count("Authenticate"); n > lives {
-			t.Errorf("%d logins at member %d, want %d at most", n, i, lives)
+			t.Errorf("%d logins at member %d, want at most %d", n, i, lives)
 		}
 	}
 	r.Release(l)
@@ -158,7 +158,7 @@ func TestLoginSurvivesMemberRestarts(t *testing.T) {
 		}
 		for j, link := range r.Links(drivers[i]) {
 			if n := link.Count("Authenticate"); n > 4 {
-				t.Errorf("client %d has logged in %d times at member %d", i, n, j)
+				t.Errorf("client %d logged in %d times at member %d", i, n, j)
 			}
 		}
 		r.Release(l)
@@ -184,7 +184,7 @@ func TestExpiredLoginIsRenewedOnAllMembers(t *testing.T) {
 	r.Release(l)
 }
 
-// The error names the login, and the login goes on after its caller has given up.
+// The error names the login. The login continues after its caller has left.
 func TestErrorNamesUnansweredLogin(t *testing.T) {
 	r := startWithLogin(t, 1)
 	d := r.newDriver()
@@ -202,12 +202,12 @@ func TestErrorNamesUnansweredLogin(t *testing.T) {
 	r.EachLinkOf(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "", false })
 	g := r.AcquireGrant(d, "other", longTTL)
 	if n := r.Counts(d)["Authenticate"]; n > before+1 {
-		t.Errorf("%d logins more, want none or one", n-before)
+		t.Errorf("%d more logins, want none or one", n-before)
 	}
 	r.NoError(d.Release(r.WaitContext(), g, 0))
 }
 
-// The old login has expired when its connection is cut.
+// The old login has expired by the time its connection is cut.
 func TestNewLoginRestartsWatches(t *testing.T) {
 	r := startWithLogin(t, 1, jwtArgument(t, "4s"))
 	waiting := r.newDriver()

@@ -31,7 +31,7 @@ const (
 	probeEvery = 2 * time.Second
 )
 
-// errNoEtcd reports a service that answers like etcd but has no members
+// errNoEtcd reports a service that imitates etcd and has no members
 // (findings/kine-session-outlives-its-key.sh).
 var errNoEtcd = driverkit.PermanentError{Err: errors.New("it answers as etcd does, but names no cluster and no member, as kine: such a service has no leases " +
 	"that locks could build on; use etcd itself, or a driver for the database behind that service")}
@@ -147,8 +147,8 @@ func interceptStream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.Clie
 	return newCheckedStream(s), nil
 }
 
-// close waits for a login that is in progress, and for a while for etcd's client. If a watch is rejected just
-// when its context ends, the client's Close hangs forever (watch.go, addSubstream, in 3.7.3).
+// close waits for a login in progress, and for a while for etcd's client. If a watch is rejected just when its
+// context ends, the client's Close hangs forever (watch.go, addSubstream, in 3.7.3).
 func (n *node) close() {
 	n.login.close()
 	closed := make(chan struct{})

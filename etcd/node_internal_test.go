@@ -40,7 +40,7 @@ func (c *silentConn) Close() error {
 	return nil
 }
 
-// If the connection is given up before the request, the error blames neither TLS nor its absence.
+// If the client drops the connection before the request, the error names neither TLS nor a missing TLS.
 func TestHangingMemberIsNotTLSError(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]*Options{"plain": {}, "TLS": {TLS: &tls.Config{InsecureSkipVerify: true}}} {

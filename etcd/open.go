@@ -103,7 +103,7 @@ func parseConfig(config clientv3.Config, opts *Options) (members []string, o Opt
 	return members, o, nil
 }
 
-// checkCluster asks the cluster for the first time.
+// checkCluster checks the cluster for the first time.
 func (d *Driver) checkCluster(ctx context.Context) error {
 	var all sync.WaitGroup
 	for _, n := range d.nodes {

@@ -66,7 +66,7 @@ func TestURLNamesMembersAndPrefix(t *testing.T) {
 	}
 }
 
-// With endpoints of each form.
+// The endpoints have each possible form.
 func TestClientConfigurationNamesCluster(t *testing.T) {
 	r := startRig(t)
 	config := clientv3.Config{Endpoints: r.cluster.Addrs()}
@@ -96,7 +96,7 @@ func TestUnusableConfigurationIsRejected(t *testing.T) {
 	}
 }
 
-// The cluster may be back soon.
+// Open does not fail, because the cluster may return soon.
 func TestOpenAcceptsClusterThatIsDown(t *testing.T) {
 	t.Parallel()
 	d, err := etcd.Open(t.Context(), "etcd://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", nil)
@@ -133,7 +133,7 @@ func TestUserNeedsPasswordAndRole(t *testing.T) {
 		d, err := open(what[0], what[1])
 		if err == nil {
 			d.Close()
-			t.Errorf("%q is let in", what)
+			t.Errorf("%q can log in", what)
 		} else if !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, driver.ErrAuth) || !strings.Contains(err.Error(), want) ||
 			strings.Contains(err.Error(), "wr0ng") || strings.Contains(err.Error(), fixture.Secret) {
 			t.Errorf("%q: %v, want %q", what, err, want)
@@ -158,7 +158,7 @@ func TestUserNeedsPasswordAndRole(t *testing.T) {
 	r.Release(<-next)
 }
 
-// The error of the network comes without filler words.
+// The error names the cause of the failed connection, without gRPC's own words.
 func TestConnectErrorsNameTheFix(t *testing.T) {
 	r := startRig(t)
 	fixture.CheckTLSFix(r.Rig, openPlain, map[string]string{"etcds://" + r.cluster.Addrs()[0]: "write etcd://"})

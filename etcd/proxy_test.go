@@ -19,14 +19,14 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// proxy is a link for gRPC calls: it forwards each call unchanged and knows its method. It can falsify the
+// proxy is a link for gRPC calls: it forwards each call unchanged and reads its method. It can forge the
 // confirmation of a renewal, as if it were from the term before.
 type proxy struct {
 	*fixture.Link
 	member *grpc.ClientConn
 }
 
-// call is a call that is in flight.
+// call is a call in progress.
 type call struct {
 	fixture.Flow
 	ctx                  context.Context

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// The restored cluster knows the waiter's key, and is at an earlier revision than the waiter's watch. So that
-// watch reports no event up to its revision.
+// The restored cluster has the waiter's key, and an earlier revision than the waiter's watch. So that watch
+// reports no event up to its revision.
 func TestWaiterSurvivesSnapshotRestore(t *testing.T) {
 	r := startAlone(t, 1)
 	was := r.cluster.Members[0]

@@ -23,15 +23,15 @@ import (
 // this package or the watches of etcd's client read it: the client panics on an event without a key and on a
 // watch that ends twice.
 
-// Bounds of messages. What a client takes for a message may be 80 times its bytes: two bytes are an empty key,
-// and gRPC keeps each frame of one byte by itself. So no request accepts more than it asks for.
+// Bounds of messages. A message may take 80 times its size in the client's memory: two bytes are an empty key,
+// and gRPC stores each one-byte frame separately. So no request accepts a longer answer than it needs.
 const (
 	// answerBytes bounds an answer beside its keys, and keyBytes adds for each key that the request asks for.
 	answerBytes = 32 << 10
 	keyBytes    = 2 << 10
 	maxAnswer   = 8 << 20
 
-	// streamBytes bounds a message of a stream. The longest are the events that a member was late with.
+	// streamBytes bounds a message of a stream. The longest messages carry the events that a member sends late.
 	streamBytes = 128 << 10
 	// windowBytes bounds what a member may send on a stream, and connWindowBytes on a connection, before the
 	// client has received it. gRPC would raise its own windows to 16 MB.
@@ -40,7 +40,7 @@ const (
 	// headerBytes bounds the headers of an answer. They have the text of an error.
 	headerBytes = 16 << 10
 
-	// eventBytes is the memory for an event beside its key and value. A stream delivers up to eventBurst bytes
+	// eventBytes is the memory of an event without its key and value. A stream delivers up to eventBurst bytes
 	// of events at once, and eventRate per second after that.
 	eventBytes = 256
 	eventBurst = 4 << 20
@@ -149,13 +149,13 @@ func (s *checkedStream) RecvMsg(m any) error {
 	return err
 }
 
-// isTooLong reports whether gRPC has dropped a message for its size.
+// isTooLong reports whether gRPC has dropped a message because of its size.
 func isTooLong(err error) bool {
 	return status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max")
 }
 
-// slowEvents waits until the stream may deliver a message. A member that sends only what its watches asked for
-// never makes it wait.
+// slowEvents waits until the stream may deliver a message. A member that sends only events of its watches never
+// makes it wait.
 func (s *checkedStream) slowEvents(w *pb.WatchResponse) error {
 	if w.Created || w.Canceled { // one for each watch
 		return nil

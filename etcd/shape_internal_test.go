@@ -52,12 +52,12 @@ func TestEndlessEventsAreSlowed(t *testing.T) {
 		}
 		const most = eventBurst + 2*eventRate*int(span/time.Second)
 		if !errors.Is(ctx.Err(), context.DeadlineExceeded) || bytes > most || bytes < eventBurst/2 {
-			t.Errorf("%d bytes of events arrived in %v, and then %v; want %d at most, until the context ends", bytes, span, err, most)
+			t.Errorf("%d bytes of events arrived in %v, then %v; want at most %d, until the context ends", bytes, span, err, most)
 		}
 	})
 }
 
-// An answer to a renewal is decoded whole before anything can look at it, and two bytes are an empty key.
+// gRPC decodes the whole answer to a renewal before any check, and two bytes are an empty key.
 func TestRenewalAnswerFitsMemoryLimit(t *testing.T) {
 	gets := make([]*pb.RequestOp, batch)
 	for i := range gets {
@@ -88,7 +88,7 @@ func TestRenewalAnswerFitsMemoryLimit(t *testing.T) {
 	}
 }
 
-// A burst that real members send waits for nothing.
+// A burst of events as real members send it is not delayed.
 func TestBurstOfEventsIsNotSlowed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

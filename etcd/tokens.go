@@ -24,7 +24,7 @@ import (
 // them at its start.
 const tokenLead = 10 * time.Second
 
-// tokenBase is the token base as a client knows it.
+// tokenBase is the token base as this client has read it.
 type tokenBase struct {
 	mu       sync.Mutex // guards the fields below
 	begun    bool       // it was seen not to be behind the clock
@@ -64,7 +64,7 @@ func (b *tokenBase) readKey(kvs []*mvccpb.KeyValue, revision int64, now time.Tim
 	return max(b.value, clock+tokenLead.Microseconds()), before, true
 }
 
-// noteWritten stores what this client has written.
+// noteWritten stores the base that this client has written.
 func (b *tokenBase) noteWritten(value, revision int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// A row that was fenced with tokens of Redis or PostgreSQL accepts them, and each Inspect of a lock shows the
-// same token.
+// A storage with tokens of Redis or PostgreSQL accepts the tokens, and each Inspect of a lock shows the same
+// token.
 func TestTokensBeginAtClock(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		before := time.Now().UnixMicro()
@@ -26,7 +26,7 @@ func TestTokensBeginAtClock(t *testing.T) {
 		}
 		for _, token := range []int64{g.Token - 1, g.Token + int64(g.Block)} {
 			if done, err := other.Force(r.WaitContext(), "k", token, ""); done || err != nil {
-				r.Errorf("Force with the token %d of nobody = %v, %v", token, done, err)
+				r.Errorf("Force with the unused token %d = %v, %v", token, done, err)
 			}
 		}
 		if done, err := other.Force(r.WaitContext(), "k", g.Token+1, ""); !done || err != nil {
@@ -68,7 +68,7 @@ func TestTokensRiseWhenBaseChanges(t *testing.T) {
 	})
 }
 
-// A client raises it only at its start.
+// A client raises the base only at its start.
 func TestTokenBaseBehindClockIsRaised(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		key := r.opts.Prefix + ",tokens"
@@ -87,7 +87,7 @@ func TestTokenBaseBehindClockIsRaised(t *testing.T) {
 		again, err := r.direct.Get(r.WaitContext(), key)
 		r.NoError(err)
 		if again.Kvs[0].ModRevision != resp.Kvs[0].ModRevision {
-			r.Error("a second client has raised it again")
+			r.Error("a second client raised the base again")
 		}
 	})
 }

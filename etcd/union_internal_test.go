@@ -12,8 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
 )
 
-// The answer of another cluster's member that it does not know a lease must not count, though the answer names
-// no cluster.
+// A member of another cluster does not know the lease. Its answer must not count, although it names no cluster.
 func TestLeaseSurvivesMemberOfAnotherCluster(t *testing.T) {
 	gates.NeedsServer(t)
 	t.Parallel()

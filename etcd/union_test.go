@@ -22,8 +22,8 @@ func (r *rig) startForeign(args ...string) *rig {
 	return newRig(r.TB, fixture.StopAtEnd(r.TB, c, err))
 }
 
-// Open rejects them at once, and without its check each request does. Otherwise each cluster could grant the
-// same lock.
+// Open rejects the members, and with NoCheck each request does. Otherwise each cluster could grant the same
+// lock.
 func TestMembersOfTwoClustersAreRejected(t *testing.T) {
 	r := startAlone(t, 1)
 	other := r.startForeign()
@@ -31,7 +31,7 @@ func TestMembersOfTwoClustersAreRejected(t *testing.T) {
 	d, err := etcd.Open(r.WaitContext(), "etcd://"+strings.Join(addrs, ","), nil)
 	if err == nil {
 		d.Close()
-		t.Error("Open() takes both")
+		t.Error("Open() accepted members of two clusters")
 	} else if !strings.Contains(err.Error(), "different clusters") {
 		t.Errorf("Open() = %v", err)
 	}
@@ -45,7 +45,7 @@ func TestMembersOfTwoClustersAreRejected(t *testing.T) {
 	}
 }
 
-// The other half may belong to another cluster, which a second client reaches.
+// The other half may belong to another cluster, which serves a second client.
 func TestHalfOfMembersIsNotMajority(t *testing.T) {
 	r := startAlone(t, 1)
 	d, err := etcd.New(r.Context(), []string{r.cluster.Addrs()[0], "127.0.0.1:1"}, withoutCheck(etcd.Options{}))
@@ -115,7 +115,7 @@ func TestReplacedClusterServesItsClients(t *testing.T) {
 	r.NoError(d.Release(r.WaitContext(), next, 0))
 }
 
-// A key under the inner prefix is no lock of the outer one, whatever its name.
+// A key under the inner prefix is not a lock of the outer one, whatever its name.
 func TestNestedPrefixesAreIndependent(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		outer := r.newDirectDriver()

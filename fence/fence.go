@@ -66,8 +66,8 @@ func (e *StaleError) Error() string {
 	return text
 }
 
-// farToken is the highest token from which on the error blames another service for a token a thousand times lower: a late
-// holder of the same service is not that far behind.
+// farToken is the token from which the error blames another service for a token a thousand times lower: a late
+// holder of the same service is never that far behind.
 const farToken = 1e9
 
 // Is matches ErrStale.

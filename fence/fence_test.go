@@ -14,7 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/fence"
 )
 
-// ruleCases are the cases of the rule: the token that the guard has seen, the next one, and whether it passes.
+// ruleCases are the cases of the rule: the highest token of the guard, the next token, and whether the guard
+// accepts it.
 var ruleCases = []struct {
 	name  string
 	seen  holdfast.Token
@@ -67,7 +68,7 @@ func TestStaleErrorNamesKeyAndTokens(t *testing.T) {
 	}
 	for _, part := range []string{"invoice/42", "8809", "8841"} {
 		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q does not name %s", err, part)
+			t.Errorf("%q does not contain %s", err, part)
 		}
 	}
 }
@@ -80,7 +81,7 @@ func TestClaimRejectsOlderWriters(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := g.Do("k", 5, "old", func() error { return nil }); !errors.Is(err, fence.ErrStale) {
-		t.Errorf("a write behind a newer reader: %v, want ErrStale", err)
+		t.Errorf("a write with an older token than a read: %v, want ErrStale", err)
 	}
 }
 
@@ -90,7 +91,7 @@ func TestCheckDoesNotRecordToken(t *testing.T) {
 	g.Claim("k", 5, "a")
 	g.Check("k", 9, "b")
 	if token, owner := g.Highest("k"); token != 5 || owner != "a" {
-		t.Errorf("highest %d of %q after Check, want 5 of a", token, owner)
+		t.Errorf("highest token %d of %q after Check, want 5 of a", token, owner)
 	}
 }
 
@@ -102,7 +103,7 @@ func TestFailedWriteKeepsItsTokenRecorded(t *testing.T) {
 		t.Fatalf("Do: %v, want the write's error", err)
 	}
 	if err := g.Check("k", 8, "old"); !errors.Is(err, fence.ErrStale) {
-		t.Errorf("an older holder after a write that failed: %v, want ErrStale", err)
+		t.Errorf("an older holder after a failed write: %v, want ErrStale", err)
 	}
 	func() {
 		defer func() { recover() }()
@@ -131,7 +132,7 @@ func TestCheckAndWriteAreOneStep(t *testing.T) {
 	all.Wait()
 	for i := 1; i < len(written); i++ {
 		if written[i] < written[i-1] {
-			t.Fatalf("token %d was written behind %d", written[i], written[i-1])
+			t.Fatalf("token %d wrote after token %d", written[i], written[i-1])
 		}
 	}
 }
@@ -152,7 +153,7 @@ func TestForgetSparesKeysInUse(t *testing.T) {
 	var g fence.Guard
 	g.Do("k", 5, "a", func() error {
 		if g.Forget("k") {
-			t.Error("a key was forgotten while it was being written")
+			t.Error("a key in use was forgotten")
 		}
 		return nil
 	})
@@ -160,7 +161,7 @@ func TestForgetSparesKeysInUse(t *testing.T) {
 		t.Error("an idle key was not forgotten")
 	}
 	if token, _ := g.Highest("k"); token != 0 {
-		t.Errorf("highest %d after Forget", token)
+		t.Errorf("highest token %d after Forget", token)
 	}
 }
 
@@ -185,12 +186,12 @@ func TestErrorDistinguishesServicesFromLateHolder(t *testing.T) {
 			t.Fatalf("%d after %d: %v, want ErrStale", row.token, row.seen, err)
 		}
 		if text := err.Error(); strings.Contains(text, "two lock services") != row.other || strings.Contains(text, "Forget") != row.other {
-			t.Errorf("%d after %d: %v; want that it names another service: %v", row.token, row.seen, err, row.other)
+			t.Errorf("%d after %d: %v; want an error that names another service: %v", row.token, row.seen, err, row.other)
 		}
 	}
 }
 
-// A token from the far future would have every real holder rejected.
+// A token from the far future would make the guard reject every real holder.
 func TestTokenAheadOfClockIsNotRecorded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

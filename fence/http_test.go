@@ -71,7 +71,7 @@ func TestHandlerReadRaisesHighestToken(t *testing.T) {
 			t.Errorf("%s: status %d, want 204", method, w.Code)
 		}
 		if w := sendRequest(&g, http.MethodPut, leaseHeaders("ledger", "7", "a")...); w.Code != http.StatusPreconditionFailed {
-			t.Errorf("a write behind a newer %s: status %d, want 412", method, w.Code)
+			t.Errorf("a write with an older token than a %s: status %d, want 412", method, w.Code)
 		}
 		if w := sendRequest(&g, method, leaseHeaders("ledger", "7", "a")...); w.Code != http.StatusPreconditionFailed {
 			t.Errorf("a stale %s: status %d, want 412", method, w.Code)

@@ -25,12 +25,12 @@ type bench struct {
 
 	// patience bounds the wait for an event that is certain to come. Only a failure waits that long.
 	patience time.Duration
-	// long is a TTL that does not end within a test: a lock that is gone before was released.
+	// long is a TTL that does not end within a test, so a lock that ends before was released.
 	long time.Duration
-	// brief is a TTL whose end a test waits for, or that a renewal outlasts. A busy machine needs some seconds
+	// brief is a TTL whose end a test waits for, or that a renewal extends. A busy machine needs some seconds
 	// for a renewal.
 	brief time.Duration
-	// short is a TTL whose end a test only waits for.
+	// short is a TTL whose end a test waits for, without renewals.
 	short time.Duration
 }
 
@@ -80,7 +80,7 @@ func (b *bench) roundTTL(ttl time.Duration) time.Duration {
 	return ttl
 }
 
-// skipWithout skips the test if something that it needs is missing.
+// skipWithout skips the test unless all its needs are met.
 func (b *bench) skipWithout(have bool, what string) {
 	b.Helper()
 	if !have {
@@ -194,7 +194,7 @@ func (b *bench) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOp
 	return l
 }
 
-// checkOutlasts checks that other cannot acquire key until the given time and somewhat longer.
+// checkOutlasts checks that other cannot acquire key until shortly after the given time.
 func (b *bench) checkOutlasts(other *holdfast.Client, key string, until time.Time) {
 	b.Helper()
 	for end := until.Add(b.brief / 6); time.Now().Before(end); time.Sleep(b.brief / 12) {
@@ -295,7 +295,7 @@ func (b *bench) awaitLoss(l *holdfast.Lease) {
 	case <-l.Context().Done():
 		b.checkError(context.Cause(l.Context()), holdfast.ErrLost)
 	case <-time.After(b.patience):
-		b.Fatalf("the lease still stands after %v", b.patience)
+		b.Fatalf("the lease is still held after %v", b.patience)
 	}
 }
 

@@ -34,7 +34,7 @@ func closeReleasesLeases(b *bench) {
 	}
 	for i, l := range leases {
 		if l.Context().Err() == nil {
-			b.Error("a lease's context goes on after Close")
+			b.Error("a lease's context is alive after Close")
 		}
 		b.checkFree(other, keyOf(i))
 		b.release(l)
@@ -152,7 +152,7 @@ func driverCloseEndsWaits(b *bench) {
 	case err := <-waiting:
 		b.checkError(err, driver.ErrClosed)
 	case <-time.After(b.long / 3): // long before the lock could expire
-		b.Fatal("Acquire goes on after Close")
+		b.Fatal("Acquire did not end on Close")
 	}
 	b.release(l)
 	b.checkCleared()
@@ -174,7 +174,7 @@ func doReleasesLock(b *bench) {
 	func() {
 		defer func() {
 			if recover() != "panic" {
-				b.Error("fn's panic was swallowed")
+				b.Error("Do recovered the panic of fn")
 			}
 		}()
 		b.retryLate(func() error {
@@ -215,7 +215,7 @@ func ttlsAreRoundedUp(b *bench) {
 	for _, ttl := range []time.Duration{b.limits.MinTTL, b.limits.MinTTL + 1, b.brief, b.brief - time.Millisecond, b.long - b.long/7} {
 		g, err := b.tryGrant(drv, "k", ttl)
 		if err != nil && !b.virtual && ttl < b.short {
-			b.Logf("on a busy machine all answers come after a TTL of %v is over: %v", ttl, err)
+			b.Logf("every answer came after a TTL of %v was over, as on a busy machine: %v", ttl, err)
 			continue
 		}
 		b.checkNoError(err)

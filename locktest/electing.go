@@ -53,10 +53,10 @@ func leadersFollowInTurn(b *bench) {
 		select {
 		case leader := <-seen:
 			if leader.Term != term.Term() || leader.Value != value || leader.Holder.PID == 0 {
-				b.Errorf("seen %+v, want term %d and %q", leader, term.Term(), value)
+				b.Errorf("observed %+v, want term %d and %q", leader, term.Term(), value)
 			}
 		case <-time.After(b.patience):
-			b.Errorf("the leader of term %d is not seen", term.Term())
+			b.Errorf("the leader of term %d was not observed", term.Term())
 		}
 		if err := term.Resign(b.Context()); err != nil && !b.isStall(err) {
 			b.Errorf("Resign() = %v", err)

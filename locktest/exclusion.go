@@ -81,8 +81,8 @@ func tokensRise(b *bench) {
 	}
 }
 
-// The client gives a token of a grant's block to each caller to which the grant is passed on, so the next
-// grant must begin after the block.
+// The client gives one token of the block to each of its callers that uses the grant, so the next grant must
+// begin after the block.
 func tokenBlocksDoNotOverlap(b *bench) {
 	drivers := []driver.Driver{b.openDriver(), b.openDriver()}
 	defer drivers[0].Close()
@@ -175,11 +175,11 @@ func otherOwnerReleases(b *bench) {
 			return err
 		})
 		if !errors.Is(err, driver.ErrHeld) {
-			b.Fatalf("after a stranger's release: %v, want ErrHeld", err)
+			b.Fatalf("after another owner's release: %v, want ErrHeld", err)
 		}
 	}
 	if err := b.renewGrant(owner, g); err != nil {
-		b.Errorf("the owner's renewal after a stranger's release: %v", err)
+		b.Errorf("the owner's renewal after another owner's release: %v", err)
 	}
 	if err := owner.Release(b.Context(), g, 0); err != nil && !b.isStall(err) {
 		b.Errorf("Release() = %v", err)

@@ -41,7 +41,7 @@ func disconnectedLeaseEnds(b *bench) {
 	go func() {
 		got, err := other.Acquire(ctx, "k", nil)
 		if err != nil {
-			b.Errorf("the next holder: %v", err)
+			b.Errorf("next holder: %v", err)
 		} else if now, deadline := time.Now(), l.Deadline(); now.Before(deadline) {
 			b.Errorf("the next holder came %v before the deadline", deadline.Sub(now))
 		}
@@ -74,10 +74,10 @@ func disconnectedRelease(b *bench) {
 			b.Errorf("Release() while cut off = %v, want an error that is not ErrLost", err)
 		}
 	case <-b.contextInTime().Done():
-		b.Fatal("Release() while cut off does not end")
+		b.Fatal("Release() while cut off did not return")
 	}
 	if l.Context().Err() == nil {
-		b.Error("the context goes on after the release")
+		b.Error("the context is alive after the release")
 	}
 	b.Reconnect(drv)
 	b.release(b.acquire(other, "k", nil))
@@ -104,7 +104,7 @@ func unansweredReleaseReturns(b *bench) {
 				b.Errorf("Release() while cut off = %v, want ErrUnavailable", err)
 			}
 		case <-b.contextInTime().Done():
-			b.Fatal("Release() while cut off does not end by itself")
+			b.Fatal("Release() while cut off did not return on its own")
 		}
 		if took := time.Since(begin); took > 2*time.Second && b.virtual {
 			b.Errorf("Release() while cut off took %v", took)
@@ -129,7 +129,7 @@ func leaseSurvivesDisconnect(b *bench) {
 	b.checkCleared()
 }
 
-// A lost reply never becomes a lost lock, nor a second holder.
+// A lost reply never loses the lock and never adds a second holder.
 func lostRepliesLeaveNoLock(b *bench) {
 	b.skipWithout(b.LoseReplies != nil, "Service.LoseReplies")
 	g := &guardedSection{b: b}
@@ -195,7 +195,7 @@ func lostRenewalReplies(b *bench) {
 		b.eventually("a renewal", func() bool { return l.Deadline().After(deadline) })
 	}
 	if err := context.Cause(l.Context()); err != nil {
-		b.Fatalf("the lease ended: %v", err)
+		b.Fatalf("the lease was lost: %v", err)
 	}
 	b.LoseReplies(0)
 	b.eventually("the other client is told", func() bool {
@@ -243,7 +243,7 @@ func lostMajorityNamesNodes(b *bench) {
 	b.checkError(err, holdfast.ErrUnavailable)
 	down, ok := errors.AsType[*holdfast.UnavailableError](err)
 	if !ok || len(down.Nodes) < min(stop, b.Nodes) || len(down.Unwrap()) == 0 {
-		b.Errorf("%v names too few of the %d nodes that are down, or no cause", err, stop)
+		b.Errorf("error %v names fewer than %d down nodes, or no cause", err, stop)
 	}
 	b.StartNodes()
 	b.eventually("the service is back", func() bool {
@@ -281,7 +281,7 @@ func waitSurvivesOutage(b *bench) {
 	b.checkCleared()
 }
 
-// A renewal with an unknown outcome is no loss: the old trust stays valid.
+// A renewal with an unknown outcome is not a loss: the old trust stays valid.
 func unansweredRenewalKeepsTrust(b *bench) {
 	b.needsStop(1)
 	drv := b.openDriver()
@@ -292,10 +292,10 @@ func unansweredRenewalKeepsTrust(b *bench) {
 	r := drv.Renew(ctx, []driver.Grant{g})[0]
 	cancel()
 	if r.Err == nil || errors.Is(r.Err, driver.ErrLost) {
-		b.Errorf("a renewal that reached nobody: %v, want an error that is not ErrLost", r.Err)
+		b.Errorf("a renewal that reached no node: %v, want an error that is not ErrLost", r.Err)
 	}
 	if !r.TrustedUntil.IsZero() && r.TrustedUntil.After(g.TrustedUntil.Add(b.long/100)) {
-		b.Errorf("a renewal that reached nobody moved the trust by %v", r.TrustedUntil.Sub(g.TrustedUntil))
+		b.Errorf("a renewal that reached no node moved the deadline by %v", r.TrustedUntil.Sub(g.TrustedUntil))
 	}
 	b.StartNodes()
 	b.eventually("a renewal", func() bool { return drv.Renew(b.contextInTime(), []driver.Grant{g})[0].Err == nil })
@@ -303,8 +303,8 @@ func unansweredRenewalKeepsTrust(b *bench) {
 	b.checkCleared()
 }
 
-// nodesReportRoundTrip is for a driver that reports on its nodes. The round trip is smoothed, so after one
-// sample it shows a part of a delay.
+// nodesReportRoundTrip is for a driver that reports its nodes. The round trip is smoothed, so one sample shows
+// only a part of a delay.
 func nodesReportRoundTrip(b *bench) {
 	b.skipWithout(b.can.notify && b.Service.Delay != nil, "driver.Notifier and Service.Delay")
 	drv := b.openDriver()

@@ -129,7 +129,7 @@ func extendSetsLongerTTL(b *bench) {
 	}
 	if b.can.inspect {
 		if left := b.remainingTTL(other, "k"); left < b.long/2 {
-			b.Errorf("the service keeps it for %v after Extend(%v)", left, b.long)
+			b.Errorf("the service keeps the lock for %v after Extend(%v)", left, b.long)
 		}
 	}
 	b.release(l)
@@ -147,11 +147,11 @@ func extendNeverShortens(b *bench) {
 		b.Fatal(err)
 	}
 	if d := until.Sub(l.Deadline()); d > time.Millisecond {
-		b.Errorf("the deadline has come %v nearer", d)
+		b.Errorf("the deadline moved back by %v", d)
 	}
 	if b.can.inspect {
 		if left := b.remainingTTL(other, "k"); left < time.Until(until) {
-			b.Errorf("the service keeps it for %v, and it is trusted for %v", left, time.Until(until))
+			b.Errorf("the service keeps the lock for %v, and the client trusts it for %v", left, time.Until(until))
 		}
 	}
 	b.release(l)
@@ -209,7 +209,7 @@ func adoptContinuesGrant(b *bench) {
 		b.Fatal(err)
 	}
 	if l.Owner() == g.Owner || int64(l.Token()) < g.Token+int64(g.Block) {
-		b.Errorf("adopted %q, %d from %q, %d: want an id of its own and a later token", l.Owner(), l.Token(), g.Owner, g.Token)
+		b.Errorf("adopted %q, %d from %q, %d: want a new id and a later token", l.Owner(), l.Token(), g.Owner, g.Token)
 	}
 	b.checkOutlasts(other, "k", l.Deadline())
 	b.release(l)
@@ -258,7 +258,7 @@ func grantIsAdoptedOnce(b *bench) {
 		var l *holdfast.Lease
 		for _, w := range won {
 			if w != nil && l != nil {
-				b.Fatal("one lease is adopted by two")
+				b.Fatal("two clients adopted one lease")
 			}
 			if w != nil {
 				l = w
@@ -335,8 +335,8 @@ func adoptableServesOneHolder(b *bench) {
 	b.checkCleared()
 }
 
-// keptLockHasNoOwner checks that a released lock which MinHold keeps cannot be renewed or adopted, and that no
-// client ends the MinHold by mistake.
+// keptLockHasNoOwner checks that a released lock with MinHold cannot be renewed or adopted, and that no client
+// ends its MinHold.
 func keptLockHasNoOwner(b *bench) {
 	b.skipWithout(b.limits.MinHold, "Limits.MinHold")
 	c, other := b.newClient(), b.newClient()
@@ -370,7 +370,7 @@ func detachLeavesLock(b *bench) {
 	b.eventually("a renewal", func() bool { return l.Deadline().After(first) })
 	b.checkNoError(l.Detach())
 	if l.Context().Err() == nil {
-		b.Error("the context goes on")
+		b.Error("the context is alive")
 	}
 	b.checkNoError(c.Close())
 	b.checkHeld(other, "k")
@@ -445,11 +445,11 @@ func leaseOutlivesContext(b *bench) {
 		b.Errorf("the lease ended with the acquiring context: %v", err)
 	}
 	if v := l.Context().Value(valueKey{}); v != "value" {
-		b.Errorf("the lease's context has value %v", v)
+		b.Errorf("the lease's context has the value %v", v)
 	}
 	b.release(l)
 	if l.Context().Err() == nil {
-		b.Error("the context goes on after the release")
+		b.Error("the context is alive after the release")
 	}
 }
 
@@ -485,7 +485,7 @@ func renewManyGrants(b *bench) {
 		case r.Err != nil:
 			b.Errorf("grant %d: %v", i, r.Err)
 		case r.TrustedUntil.Before(grants[i].TrustedUntil):
-			b.Errorf("grant %d is trusted for less after its renewal", i)
+			b.Errorf("renewing grant %d shortened its trust", i)
 		}
 	}
 	for i, g := range grants {
@@ -496,7 +496,7 @@ func renewManyGrants(b *bench) {
 	b.checkCleared()
 }
 
-// The time of an answer shortens the trust, because the service counts from an earlier time.
+// The delay of an answer shortens the trust, because the service counts from an earlier time.
 func trustCountsFromRequest(b *bench) {
 	b.skipWithout(b.Delay != nil, "Service.Delay")
 	const slow = 200 * time.Millisecond
@@ -506,7 +506,7 @@ func trustCountsFromRequest(b *bench) {
 	defer b.Delay(0)
 	g := b.takeGrant(drv, "k", b.long)
 	if most := time.Now().Add(g.TTL - slow); g.TrustedUntil.After(most) {
-		b.Errorf("a grant is trusted until %v after its TTL began", g.TrustedUntil.Sub(most))
+		b.Errorf("a grant is trusted until %v after the start of its TTL", g.TrustedUntil.Sub(most))
 	}
 	var r driver.Renewal
 	b.checkNoError(b.retryLate(func() error {
@@ -514,7 +514,7 @@ func trustCountsFromRequest(b *bench) {
 		return r.Err
 	}))
 	if most := time.Now().Add(g.TTL - slow); r.TrustedUntil.After(most) {
-		b.Errorf("a renewal is trusted until %v after its TTL began", r.TrustedUntil.Sub(most))
+		b.Errorf("a renewal is trusted until %v after the start of its TTL", r.TrustedUntil.Sub(most))
 	}
 	b.checkNoError(b.retryLate(func() error { return drv.Release(b.contextInTime(), g, 0) }))
 	b.checkCleared()
@@ -532,7 +532,7 @@ func endedContextStillReleases(b *bench) {
 			break
 		}
 		if tries == 1 {
-			b.Fatalf("Release() that goes through with an ended context = %v, want nil", err)
+			b.Fatalf("Release() with an ended context that the service answered = %v, want nil", err)
 		}
 	}
 	b.checkCleared()

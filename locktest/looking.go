@@ -127,7 +127,7 @@ func listStopsWithYield(b *bench) {
 		}
 	}
 	if n != 2 {
-		b.Errorf("%d were yielded, want 2", n)
+		b.Errorf("List() yielded %d locks, want 2", n)
 	}
 	b.release(leases...)
 }
@@ -157,12 +157,12 @@ func queueShowsWaiters(b *bench) {
 		}
 	}
 	if len(owners) != 3 || !slices.Equal(shown, owners[:2]) {
-		b.Errorf("the first two of the queue were %q, and the lock went to %q", shown, owners)
+		b.Errorf("the first two waiters were %q, and the lock went to %q", shown, owners)
 	}
 	b.eventually("nobody waits", func() bool { // a slow node may still show a waiter
 		got, err := c.Queue(b.contextInTime(), "k", 2)
 		if err != nil {
-			b.Errorf("Queue() when nobody waits = %v", err)
+			b.Errorf("Queue() without waiters = %v", err)
 		}
 		return len(got) == 0
 	})
@@ -203,7 +203,7 @@ func forceComparesToken(b *bench) {
 	}
 	b.checkHeld(other, "k")
 	if err := b.retryLate(func() error { return l.Extend(b.contextInTime(), b.long) }); err != nil {
-		b.Errorf("renewal after refused force releases: %v", err)
+		b.Errorf("renewal after rejected force releases: %v", err)
 	}
 	old := l.Token()
 	b.release(l)
@@ -234,7 +234,7 @@ func forceEndsLease(b *bench) {
 	b.checkCleared()
 }
 
-// No waiter is passed over, and the old holder does not get the lock again.
+// The next waiter gets the lock, and the old holder does not get it again.
 func forceServesNextWaiter(b *bench) {
 	b.needsForcer()
 	c, other := b.newClient(), b.newClient()
@@ -283,5 +283,5 @@ func forcedHolderLearnsReason(b *bench) {
 			return
 		}
 	}
-	b.Errorf("no holder heard why its lock was taken away")
+	b.Errorf("no holder received the reason of the force release")
 }

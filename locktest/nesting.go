@@ -16,7 +16,7 @@ func nestingNeedsReentrant(b *bench) {
 	b.checkError(err, holdfast.ErrNested)
 	_, err = c.TryAcquire(l.Context(), "k", nil)
 	b.checkError(err, holdfast.ErrNested)
-	// Neither another key nor another client is nested.
+	// A lease on another key or of another client is not nested.
 	inner, err := c.Acquire(l.Context(), "other", nil)
 	if err != nil {
 		b.Fatal(err)
@@ -42,7 +42,7 @@ func lastNestedReleaseFrees(b *bench) {
 	}
 	b.release(outer)
 	if outer.Context().Err() == nil || inner.Context().Err() != nil {
-		b.Error("the released hold's context goes on, or the other's has ended")
+		b.Error("the released hold's context is alive, or the other hold's has ended")
 	}
 	b.checkHeld(other, "k")
 	b.release(inner)

@@ -19,7 +19,7 @@ func TestEveryDriverRuleHasCases(t *testing.T) {
 	doc = strings.Join(strings.Fields(strings.ReplaceAll(doc, "//", " ")), " ")
 	rules := strings.Split(doc, " - ")[1:]
 	if len(rules) < 20 {
-		t.Errorf("%d rules were found", len(rules))
+		t.Errorf("found %d rules", len(rules))
 	}
 	for _, rule := range rules {
 		named := regexp.MustCompile(`\(([A-Z]\w+(?:, [A-Z]\w+)*)\)`).FindStringSubmatch(rule)
@@ -40,7 +40,7 @@ func TestCaseNamesAreUnique(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, c := range allCases {
 		if seen[c.name] {
-			t.Errorf("the case %s is there twice", c.name)
+			t.Errorf("duplicate case %s", c.name)
 		}
 		seen[c.name] = true
 	}

@@ -136,7 +136,7 @@ func slotsBoundHolders(b *bench) {
 		}
 	})
 	if n := highest.Load(); n > slots || n == 1 {
-		b.Errorf("%d held %d slots at once", n, slots)
+		b.Errorf("%d holders of %d slots at once", n, slots)
 	}
 	b.checkCleared()
 }
@@ -228,7 +228,7 @@ func writersExcludeReaders(b *bench) {
 		}
 		token := int64(l.Token())
 		if b.limits.Token && (token <= highestWrite.Load() || !shared && token <= highest.Load()) {
-			b.Errorf("token %d after %d, and %d of a writer", token, highest.Load(), highestWrite.Load())
+			b.Errorf("token %d after %d, and a writer's token %d", token, highest.Load(), highestWrite.Load())
 		}
 		raiseMax(&highest, token)
 		if !shared {
@@ -281,20 +281,20 @@ func waitingWriterBlocksReaders(b *bench) {
 	b.awaitWait(all[0], "k", 2)
 	select {
 	case <-writer:
-		b.Fatal("a writer is beside a reader")
+		b.Fatal("a writer entered beside a reader")
 	case <-later[0]:
-		b.Fatal("a reader has overtaken the writer")
+		b.Fatal("a reader overtook the writer")
 	case <-later[1]:
-		b.Fatal("a reader has overtaken the writer")
+		b.Fatal("a reader overtook the writer")
 	default:
 	}
 	b.release(first)
 	w := <-writer
 	select {
 	case <-later[0]:
-		b.Fatal("a reader is beside a writer")
+		b.Fatal("a reader entered beside a writer")
 	case <-later[1]:
-		b.Fatal("a reader is beside a writer")
+		b.Fatal("a reader entered beside a writer")
 	default:
 	}
 	if w == nil {

@@ -55,10 +55,10 @@ func exceededWaitReturnsHeld(b *bench) {
 			b.checkError(err, holdfast.ErrHeld)
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
-			b.Errorf("%v looks like the caller's context, which goes on", err)
+			b.Errorf("error %v matches the caller's context, which is alive", err)
 		}
 		if took := time.Since(begin); took < 120*time.Millisecond && !b.isStall(err) {
-			b.Errorf("Wait of 120ms was over after %v", took)
+			b.Errorf("Wait of 120ms ended after %v", took)
 		}
 	}
 	b.release(l)
@@ -90,8 +90,7 @@ func cancelledWaitNamesObstacle(b *bench) {
 	b.checkCleared()
 }
 
-// Whatever the outcome of a race between a grant and the end of its context, the lock is either held by the
-// caller or free.
+// Whatever happens first, the grant or the end of the context, the lock is either held by the caller or free.
 func cancelLeavesNothing(b *bench) {
 	const clients = 4
 	g := &guardedSection{b: b}
@@ -186,7 +185,7 @@ func (b *bench) awaitStatus(c *holdfast.Client, key string, ok func(holdfast.Sta
 	var err error
 	defer func() {
 		if b.Failed() {
-			b.Logf("the last look at the lock: %+v, %v", st, err)
+			b.Logf("last status of the lock: %+v, %v", st, err)
 		}
 	}()
 	b.eventually("the lock is seen as it should be", func() bool {

@@ -90,7 +90,7 @@ func TestRejectionNamesWrongClockAndOffset(t *testing.T) {
 }
 
 // A waiter survives a clock jump together with a loss of the counters, like any other outage. The error of a
-// caller that gives up meanwhile names the clocks, and not the holder from before.
+// caller that leaves meanwhile names the clocks, not the previous holder.
 func TestWaitersSurviveClockJump(t *testing.T) {
 	withClocks(t, func(c clockedNodes) {
 		holder, err := c.newClient().Acquire(c.Context(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second})
@@ -116,7 +116,7 @@ func TestWaitersSurviveClockJump(t *testing.T) {
 		c.root.Node(2).Wipe()
 		c.jumpClocks(time.Hour)
 		if err := <-gaveUp; !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, holdfast.ErrUnavailable) || !strings.Contains(err.Error(), "3600 s ahead") {
-			c.Errorf("who gave up: %v", err)
+			c.Errorf("the cancelled waiter: %v", err)
 		}
 		c.jumpClocks(0)
 		start := time.Now()
@@ -124,7 +124,7 @@ func TestWaitersSurviveClockJump(t *testing.T) {
 			c.Error(err)
 		}
 		if took := time.Since(start); took > 3*time.Second {
-			c.Errorf("served %v after the jump", took)
+			c.Errorf("the order after the jump was %v", took)
 		}
 	})
 }

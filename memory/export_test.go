@@ -13,8 +13,7 @@ func (d *Driver) Leftovers() []string {
 	return names
 }
 
-// Notes returns the number of owners of whom the first node remembers that they lost the lock to a force or an
-// adoption.
+// Notes returns the number of owner notes on the first node.
 func (d *Driver) Notes(key string) int {
 	n := d.cluster.nodes[0]
 	n.mu.Lock()

@@ -28,7 +28,7 @@ const (
 	maxTTLOfOne, maxTTLOfMany = 24 * time.Hour, time.Minute
 )
 
-// calls are the calls of a Driver that need nothing of this package.
+// calls contains the methods of a Driver that are the same for all quorum drivers.
 type calls = engine.Calls
 
 // Driver is the connection of one client to the nodes.
@@ -226,7 +226,7 @@ func (d *Driver) Force(_ context.Context, key string, token int64, reason string
 	return d.engine.ForceResult(done, errs)
 }
 
-// alertOwner notifies the client of owner that node has taken its lock away.
+// alertOwner notifies the client of owner that node has removed its lock.
 func (c *cluster) alertOwner(node int, owner, why string) {
 	c.mu.Lock()
 	var alert func(owner, why string)
@@ -239,7 +239,7 @@ func (c *cluster) alertOwner(node int, owner, why string) {
 	}
 }
 
-// noteClient stores the description of a client. Now and then it also sweeps expired entries.
+// noteClient stores the description of a client. It also sweeps expired entries now and then.
 func (c *cluster) noteClient(id string, h driver.Holder) {
 	c.mu.Lock()
 	h.Note = "" // the note belongs to one lease

@@ -106,7 +106,7 @@ func TestNodeChangesAreReported(t *testing.T) {
 		root.Node(0).Stop()
 		synctest.Wait()
 		if len(got) > len(want) {
-			t.Errorf("told %q after Close", got[len(want):])
+			t.Errorf("received %q after Close", got[len(want):])
 		}
 	})
 }
@@ -147,7 +147,7 @@ func newService(n int, delay time.Duration) locktest.Service {
 // passTime lets virtual time pass. It is only for bubbles, where no test really sleeps.
 func passTime(d time.Duration) { time.Sleep(d) }
 
-// A note belongs to one lease, and goes with it to the client that adopts it.
+// A note belongs to one lease. A client that adopts the lease gets the note.
 func TestOthersSeeNoteOfLease(t *testing.T) {
 	t.Parallel()
 	ctx, root := t.Context(), memory.New(3)
@@ -177,7 +177,7 @@ func TestOthersSeeNoteOfLease(t *testing.T) {
 	}
 }
 
-// A counter for each name would have to expire, or be kept for ever.
+// A counter per name would have to expire, or be kept forever.
 func TestLocksOfNodeShareCounter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -212,7 +212,7 @@ func TestLocksOfNodeShareCounter(t *testing.T) {
 	})
 }
 
-// The nodes' counters diverge if some locks are not on all nodes.
+// The nodes' counters differ after locks that are not on all nodes.
 func TestTokensRiseAcrossOtherNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -262,10 +262,10 @@ func TestLeaseForgottenByOnlyNodeIsLost(t *testing.T) {
 			root.Node(0).DropLock("k")
 			time.Sleep(5 * time.Second) // the next renewal is sent
 			if lost := errors.Is(context.Cause(l.Context()), holdfast.ErrLost); lost != (n == 1) {
-				t.Errorf("one of %d nodes forgot it: %v", n, context.Cause(l.Context()))
+				t.Errorf("one of %d nodes lost the lock: %v", n, context.Cause(l.Context()))
 			}
 			if st, err := c.Inspect(t.Context(), "k"); err != nil || st.Held != (n > 1) || n > 1 && st.Nodes[0].Owner != l.Owner() {
-				t.Errorf("one of %d nodes forgot it: %+v, %v", n, st, err)
+				t.Errorf("one of %d nodes lost the lock: %+v, %v", n, st, err)
 			}
 		})
 	}

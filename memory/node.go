@@ -47,8 +47,8 @@ type pendingRequest struct {
 	r   *engine.Request
 }
 
-// Stop makes the node reject every request at once, like a killed server. Its locks stay, as on a server that
-// keeps its data on disk.
+// Stop makes the node reject every request at once, like a killed server. Its locks survive, as on a server
+// that keeps its data on disk.
 func (n *Node) Stop() { n.setState(stopped) }
 
 // Freeze makes the node accept requests without answering, like a server after SIGSTOP. It executes them when

@@ -39,7 +39,7 @@ func TestAdoptionNotesExpire(t *testing.T) {
 			}
 		}
 		if n := d.Notes("k"); n < 1 || n > int(ttl/time.Second)+1 {
-			t.Errorf("after 100 adoptions, one each second, %d owners are known", n)
+			t.Errorf("after 100 adoptions, one each second: %d owner notes", n)
 		}
 		if err := l.Release(t.Context()); err != nil {
 			t.Fatal(err)
@@ -47,7 +47,7 @@ func TestAdoptionNotesExpire(t *testing.T) {
 		time.Sleep(2 * ttl)
 		d.Leftovers()
 		if n := d.Notes("k"); n != 0 {
-			t.Errorf("in the end %d owners are known", n)
+			t.Errorf("at the end: %d owner notes", n)
 		}
 	})
 }

@@ -56,7 +56,7 @@ func TestForceEndsLeaseThatSurvivedOutages(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		if lease.Context().Err() == nil {
-			t.Error("the lease goes on")
+			t.Error("the lease is still held")
 		}
 	})
 }

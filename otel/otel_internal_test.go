@@ -43,11 +43,11 @@ func TestStateOfOwnerEndsWithLease(t *testing.T) {
 				t.Fatal(err)
 			}
 			if n := remembered(); n != 1 {
-				t.Errorf("of a lease that is held, %d owners are remembered, want 1", n)
+				t.Errorf("held lease: %d owners are remembered, want 1", n)
 			}
 			end(l)
 			if n := remembered(); n != 0 {
-				t.Errorf("of a lease that was %s, %d owners are remembered", name, n)
+				t.Errorf("lease %s: %d owners are remembered", name, n)
 			}
 		}
 	})

@@ -137,12 +137,12 @@ func TestSpansShowDurationAndOutcome(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := r.client.Acquire(ctx, "order/1", &holdfast.AcquireOptions{Wait: 2 * time.Second}); err == nil {
-			t.Fatal("two have it")
+			t.Fatal("two holders at once")
 		}
 		<-lease.Context().Done()
 		acquires, holds := r.spansNamed("lock acquire"), r.spansNamed("lock hold")
 		if len(acquires) != 2 || len(holds) != 1 {
-			t.Fatalf("%d acquires and %d holds", len(acquires), len(holds))
+			t.Fatalf("%d acquire spans and %d hold spans", len(acquires), len(holds))
 		}
 		for _, c := range []struct {
 			span   sdktrace.ReadOnlySpan
@@ -160,7 +160,7 @@ func TestSpansShowDurationAndOutcome(t *testing.T) {
 				t.Errorf("%s is %v with %v, want %q", c.span.Name(), c.span.Status(), a, c.reason)
 			}
 			if c.span.Parent().SpanID() != span.SpanContext().SpanID() {
-				t.Errorf("%s is no child of the caller's span", c.span.Name())
+				t.Errorf("%s is not a child of the caller's span", c.span.Name())
 			}
 		}
 	})
@@ -196,12 +196,12 @@ func TestLockWithoutParentIsOneTrace(t *testing.T) {
 		case "lock hold":
 			holds++
 			if acquires[s.Parent().SpanID()] != owner {
-				t.Errorf("the hold of %s is no child of its acquire", owner.AsString())
+				t.Errorf("the hold span of %s is not a child of its acquire span", owner.AsString())
 			}
 		}
 	}
 	if holds == 0 || holds == 100 || len(acquires) != holds {
-		t.Errorf("%d acquires and %d holds of 100, want as many of either, about half", len(acquires), holds)
+		t.Errorf("%d acquire spans and %d hold spans of 100, want equal numbers, about half", len(acquires), holds)
 	}
 }
 

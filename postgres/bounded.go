@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// settingsBytes bounds the settings that a server reports on a connection. A real one reports 15 or so, and
-	// a new value takes the place of the old one.
+	// settingsBytes bounds the settings that a server reports on a connection. A real server reports 15 or so,
+	// and a new value replaces the old one.
 	settingsBytes = 256 << 10
 	// notificationBytes bounds a notification. Most servers are built for 8,000 bytes, and none for more than
 	// 32,768.

@@ -140,7 +140,7 @@ func (c *chaos) checkBalance(t *testing.T) {
 	balance := c.countRows("SELECT balance FROM holdfast.account")
 	t.Logf("%d leases, %d commits, %d refused; balance %d", len(c.leases), c.committed, c.refused, balance)
 	if balance < c.committed { // a commit without an answer may have succeeded
-		t.Errorf("%d updates are lost", c.committed-balance)
+		t.Errorf("%d updates were lost", c.committed-balance)
 	}
 	if c.committed == 0 {
 		t.Error("nothing was committed")
@@ -149,10 +149,10 @@ func (c *chaos) checkBalance(t *testing.T) {
 	for i, h := range c.leases[1:] {
 		last := c.leases[i]
 		if h.token == last.token {
-			t.Errorf("token %d was given twice", h.token)
+			t.Errorf("token %d was granted twice", h.token)
 		}
 		if h.from.Before(last.to) {
-			t.Errorf("the holder of %d trusted its lease for %v beside that of %d", last.token, last.to.Sub(h.from), h.token)
+			t.Errorf("the holder of %d trusted its lease for %v beside the holder of %d", last.token, last.to.Sub(h.from), h.token)
 		}
 	}
 }

@@ -16,16 +16,16 @@ const (
 	// place bounds the lifetime of a waiter's ticket after the client's last request.
 	place = 8 * time.Second
 	// blockedPlace bounds the lifetime of a ticket while its client blocks at the turnstile and polls each
-	// turnPoll. A release leaves the lock to the oldest waiter there and notifies no other, so the ticket of a
-	// dead waiter must expire soon.
+	// turnPoll. A release leaves the lock to the oldest waiter there and does not notify others, so the ticket
+	// of a dead waiter must expire soon.
 	blockedPlace = 3 * time.Second
 	// relaxed is the poll interval of a waiter that receives notifications; hasty is the longest poll interval
 	// of any other waiter.
 	relaxed = 2 * time.Second
 	hasty   = 200 * time.Millisecond
-	// grace is the time that a waiter has to confirm a hand-over. If the waiter is dead, the waiters behind it
-	// lose this time. A waiter that is notified needs one round trip to confirm; a waiter that polls needs up
-	// to hasty more.
+	// grace is a waiter's time to confirm a hand-over. If the waiter is dead, the waiters behind it lose this
+	// time. A waiter that is notified needs one round trip to confirm; a waiter that polls needs up to hasty
+	// more.
 	grace = time.Second
 )
 
@@ -116,7 +116,7 @@ func (a answer) check() error {
 	return nil
 }
 
-// tryOnce asks the server once, or takes the reply that the turnstile has brought. If the claim's owner was
+// tryOnce asks the server once, or uses the reply that the turnstile has returned. If the claim's owner was
 // granted the lock and has lost it already, tryOnce asks again under a new owner name.
 func (c *claim) tryOnce(ctx context.Context) (driver.Grant, error) {
 	if v := c.visit; v != nil && !v.heard && v.isOver() {
@@ -227,7 +227,7 @@ func (c *claim) requestAdoption(ctx context.Context) (reply[answer], error) {
 	return out, err
 }
 
-// isGone reports that the owner has lost the lock or was released.
+// isGone reports that the owner has lost or released the lock.
 func (a answer) isGone() bool { return a.Token == nil && a.Waiters == nil }
 
 // heldError returns an error that names the holder. If the caller has a place in the queue, it is not counted

@@ -30,7 +30,7 @@ func TestConnectErrorNamesCauseOnce(t *testing.T) {
 		"hostname resolving error: lookup h: no such host":                                    "hostname resolving error: lookup h: no such host",
 	} {
 		if got := attemptTexts(text); strings.Join(got, ", ") != want {
-			t.Errorf("%q is shown as %q, want %s", text, got, want)
+			t.Errorf("%q is masked as %q, want %s", text, got, want)
 		}
 	}
 }

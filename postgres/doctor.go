@@ -214,7 +214,7 @@ func (l *doctorRun) checkConnections(ctx context.Context) error {
 	return nil
 }
 
-// checkPooler finds a pooler that breaks LISTEN, or a server that gives all connections one session.
+// checkPooler finds a pooler that breaks LISTEN, or a server on which all connections share one session.
 func (l *doctorRun) checkPooler(ctx context.Context) error {
 	there, shared, err := l.d.compareSessions(ctx, l.conn)
 	switch {
@@ -261,7 +261,7 @@ func (d *Driver) maxConns() int {
 	return n
 }
 
-// wayToWait describes how waiters learn of their turn on direct connections.
+// wayToWait names the way in which waiters on direct connections are notified of their turn.
 func (d *Driver) wayToWait() string {
 	d.waitConns.mu.Lock()
 	defer d.waitConns.mu.Unlock()
@@ -288,8 +288,8 @@ func (l *doctorRun) checkTransport(context.Context) error {
 	return nil
 }
 
-// tlsWeakness returns what an attacker between client and server could do to conn, which was opened by config.
-// It returns "" if there is no weakness or the URL asks for no TLS. Without sslmode the URL leaves TLS open.
+// tlsWeakness returns what an attacker on the network could do to conn, which was opened by config. It returns
+// "" if there is no weakness or the URL disables TLS. Without sslmode the URL does not decide about TLS.
 func tlsWeakness(config *pgx.ConnConfig, conn net.Conn) string {
 	asked := []*tls.Config{config.TLSConfig}
 	for _, f := range config.Fallbacks {

@@ -37,10 +37,10 @@ func (r *rig) badFindings(dsn string) (bad []driver.Finding) {
 			bad = append(bad, f)
 		}
 		if f.Bad() && f.Fix == "" {
-			r.Errorf("%+v does not say what mends it", f)
+			r.Errorf("%+v has no fix", f)
 		}
 		if strings.Contains(f.Text+f.Fix, "hunter") {
-			r.Errorf("%+v shows the password", f)
+			r.Errorf("%+v contains the password", f)
 		}
 	}
 	return bad
@@ -56,13 +56,13 @@ func (r *rig) wantOneFinding(dsn, check string, v driver.Verdict, words ...strin
 	}
 	for _, word := range words {
 		if text := found[0].Text + "; " + found[0].Fix; !strings.Contains(text, word) {
-			r.Errorf("%q does not say %q", text, word)
+			r.Errorf("%q does not contain %q", text, word)
 		}
 	}
 }
 
-// useConnections has n connections of the server be in use. A connection that is being closed counts for a moment,
-// so useConnections looks several times.
+// useConnections keeps n connections of the server in use. A connection that is being closed still counts for a
+// moment, so useConnections checks several times.
 func (r *rig) useConnections(dsn string, n int) {
 	r.Helper()
 	looks := 0
@@ -104,12 +104,12 @@ func TestDoctorPassesHealthyDatabase(t *testing.T) {
 		"reach", "round-trip", "version", "role", "clock", "durability", "replicas", "connections", "pooler", "tls", "schema", "rights", "tables",
 	} {
 		if !checks[check] {
-			t.Errorf("nothing was said of %s", check)
+			t.Errorf("no finding about %s", check)
 		}
 	}
 	after := r.countRows("SELECT sum(n_tup_ins + n_tup_upd + n_tup_del)::bigint FROM pg_stat_user_tables WHERE schemaname = '" + r.opts.Schema + "'")
 	if after != before {
-		t.Errorf("%d rows were written", after-before)
+		t.Errorf("the doctor wrote %d rows", after-before)
 	}
 }
 

@@ -19,7 +19,7 @@ func (d *Driver) AcquireOnce(ctx context.Context, key, owner string) (bool, erro
 	return a.Token != nil, err
 }
 
-// IsExcused reports whether the end of ctx tells nothing about the server. caller is the context of the caller.
+// IsExcused reports whether the end of ctx shows nothing about the server. caller is the context of the caller.
 func IsExcused(ctx, caller context.Context) bool {
 	return isExcused(context.WithValue(ctx, callerKey{}, caller))
 }
@@ -58,8 +58,7 @@ func LockedTable(query string) (table string, seen []string, err error) {
 // HandlePayload handles a notification with this payload.
 func (d *Driver) HandlePayload(payload string) { d.handlePayload(payload) }
 
-// HearsChannel reports whether d takes a connection that listens to channel for one that receives d's
-// notifications. listening is called before d asks.
+// HearsChannel reports whether d takes notifications on channel for its own. listening is called before d asks.
 func (d *Driver) HearsChannel(ctx context.Context, channel string, listening func()) (bool, error) {
 	var in inbox
 	conn, err := d.dialConn(ctx, in.add)
@@ -106,8 +105,8 @@ func (d *Driver) RenewalConns() int {
 	return 1
 }
 
-// AbandonAfterGrant has a claim wait at the turnstile of key and calls open, which lets the claim
-// through. It gives the claim up after the server has answered and before the claim has read the answer.
+// AbandonAfterGrant makes a claim wait at the turnstile of key and calls open, which lets the claim pass. It
+// cancels the claim after the server has answered and before the claim has read the answer.
 func (d *Driver) AbandonAfterGrant(key string, open func()) error {
 	if err := d.calls.Enter(); err != nil {
 		return err
@@ -136,10 +135,11 @@ func (d *Driver) AbandonAfterGrant(key string, open func()) error {
 	return nil
 }
 
-// NoteCrowd has the next claim for key go to the turnstile at once.
+// NoteCrowd makes the next claim for key go to the turnstile at once.
 func (d *Driver) NoteCrowd(key string) { d.notesCrowd(key, true) }
 
-// NoteDoubt notes that a statement of owner may be executed late. DoubtedOwners returns the number of such owners.
+// NoteDoubt records that a statement of owner may be executed late. DoubtedOwners returns the number of such
+// owners.
 func (d *Driver) NoteDoubt(owner string) { d.noteDoubt(owner, true) }
 
 func (d *Driver) DoubtedOwners() int {

@@ -93,8 +93,8 @@ func (p *replicatedPair) failOver() {
 	p.pool = p.standby
 }
 
-// A lagging replica may grant a lock whose older holder still trusts its lease. What had been replicated
-// stays, and both FenceTx and a storage that compares tokens reject the older holder.
+// A lagging replica may grant a lock whose older holder still trusts its lease. Replicated rows survive, and
+// both FenceTx and a storage that compares tokens reject the older holder.
 func TestTokensRiseAfterFailoverToLaggingReplica(t *testing.T) {
 	t.Parallel()
 	p := startPair(t)
@@ -115,14 +115,14 @@ func TestTokensRiseAfterFailoverToLaggingReplica(t *testing.T) {
 	p.failOver()
 
 	if _, err := p.newClient().TryAcquire(p.WaitContext(), "kept", nil); !errors.Is(err, holdfast.ErrHeld) {
-		t.Errorf("TryAcquire() of a lock that the replica knew of = %v, want ErrHeld", err)
+		t.Errorf("TryAcquire() of a replicated lock = %v, want ErrHeld", err)
 	}
 	if err := kept.Extend(p.WaitContext(), endlessTTL); err != nil {
-		t.Errorf("Extend() of it = %v", err)
+		t.Errorf("Extend() of a replicated lock = %v", err)
 	}
 	newer := p.Acquire(p.newClient(), "lost", endlessTTL) // exclusion is broken: the failover lost the grant
 	if err := older.Context().Err(); err != nil {
-		t.Errorf("the older holder knows already: %v", err)
+		t.Errorf("the older holder already noticed: %v", err)
 	}
 	if newer.Token() <= older.Token() {
 		t.Errorf("token %d after %d", newer.Token(), older.Token())
@@ -183,7 +183,7 @@ func TestTicketsAndReleasesDoNotAwaitReplicas(t *testing.T) {
 		over <- err
 	}()
 	if err := <-told; !errors.Is(err, driver.ErrHeld) {
-		t.Errorf("a waiter hears %v, want that the lock is held", err)
+		t.Errorf("a waiter got %v, want ErrHeld", err)
 	}
 	if err := l.Release(p.WaitContext()); err != nil {
 		t.Errorf("Release() = %v", err)

@@ -17,7 +17,7 @@ import (
 // shortTTL is the TTL in tests that wait for the end of a lease.
 const shortTTL = time.Second
 
-// The test holds back the acquire statement until its caller has gone and the release has run.
+// The test holds back the acquire statement until its caller has left and the release has run.
 func TestLateAcquireStatementTakesNoLock(t *testing.T) {
 	r := startRig(t)
 	for _, noWait := range []bool{true, false} {
@@ -36,7 +36,7 @@ func TestLateAcquireStatementTakesNoLock(t *testing.T) {
 			t.Fatalf("Acquire() = %v, want that it was cancelled", err)
 		}
 		if e := d.Nodes()[0]; e.State != driver.NodeUp {
-			t.Errorf("a caller that left makes the database %v: %v", e.State, e.Err)
+			t.Errorf("a cancelled caller marked the database %v: %v", e.State, e.Err)
 		}
 		if err := d.Close(); err != nil { // Close waits for the release
 			t.Fatal(err)
@@ -44,12 +44,12 @@ func TestLateAcquireStatementTakesNoLock(t *testing.T) {
 		p.Resume()
 		<-p.Late
 		if left, err := r.leftoverRows(); err != nil || len(left) > 0 {
-			t.Errorf("NoWait %v: the late statement has left %q, %v", noWait, left, err)
+			t.Errorf("NoWait %v: the late statement wrote %q, %v", noWait, left, err)
 		}
 	}
 }
 
-// A time-out does not count against the server if the caller left, or if this process was suspended.
+// A timeout does not count against the server if the caller left, or if this process was suspended.
 func TestCallerTimeoutIsNotServerFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone, leave := context.WithCancel(t.Context())
@@ -89,12 +89,11 @@ func TestRepeatedStatementAfterCancelTakesNoLock(t *testing.T) {
 	p.Resume()
 	<-p.Late
 	if left, err := r.leftoverRows(); err != nil || len(left) > 0 {
-		t.Errorf("the late statement has left %q, %v", left, err)
+		t.Errorf("the late statement wrote %q, %v", left, err)
 	}
 }
 
-// Only the release and its notification come on top. On a busy machine the waiter may also poll once
-// meanwhile.
+// The hand-over also needs the release and its notification. On a busy machine the waiter may also poll once.
 func TestHandOverCostsWaiterOneStatement(t *testing.T) {
 	r := startRig(t)
 	holder, waiting := r.newClient(), r.newDriver()
@@ -139,7 +138,7 @@ func TestDeadWaiterLosesItsTurn(t *testing.T) {
 		return r.countRows("SELECT count(*) FROM holdfast.ticket WHERE place > $1 AND NOT gone", first) == 1
 	})
 	if n := r.countRows("SELECT max(grace) FROM holdfast.ticket"); n > 1e6 {
-		t.Errorf("a hand-over stands for %d µs, want a second", n)
+		t.Errorf("a hand-over lasts %d µs, want a second", n)
 	}
 	r.Release(l)
 	r.Release(<-next)
@@ -167,7 +166,7 @@ func TestHangingConnectionDoesNotDelayRetry(t *testing.T) {
 	r.checkCleared()
 }
 
-// A waiter that queues up on any name deletes marks of gone owners and tickets that have expired.
+// A waiter that queues up on any name deletes expired tickets and marks of ended owners.
 func TestWaiterDeletesExpiredTickets(t *testing.T) {
 	r := startRig(t)
 	r.execSQL(`INSERT INTO holdfast.ticket (name, owner, expires, gone) VALUES
@@ -253,11 +252,11 @@ func TestTrustCountsFromBeforeTheStatement(t *testing.T) {
 		t.Fatal(err)
 	}
 	if late := g.TrustedUntil.Sub(time.Now().Add(ttl - slow)); late > 0 {
-		t.Errorf("a grant is trusted for %v too long", late)
+		t.Errorf("a grant is trusted %v too long", late)
 	}
 	renewal := d.Renew(r.WaitContext(), []driver.Grant{g})[0]
 	if late := renewal.TrustedUntil.Sub(time.Now().Add(ttl - slow)); renewal.Err != nil || late > 0 {
-		t.Errorf("a renewal (%v) is trusted for %v too long", renewal.Err, late)
+		t.Errorf("a renewal (%v) is trusted %v too long", renewal.Err, late)
 	}
 	if err := d.Release(r.WaitContext(), g, 0); err != nil {
 		t.Error(err)

@@ -72,7 +72,7 @@ func TestFencedTransactionKeepsLock(t *testing.T) {
 			}
 			select {
 			case <-next:
-				t.Fatal("the lock has passed on, and the transaction can still be committed")
+				t.Fatal("the lock passed on, and the transaction can still commit")
 			default:
 			}
 			if err := tx.Commit(t.Context()); err != nil {
@@ -83,7 +83,7 @@ func TestFencedTransactionKeepsLock(t *testing.T) {
 	}
 }
 
-// Also if no client waits for the lock.
+// This also holds if no client waits for the lock.
 func TestReleaseWaitsForFencedTransaction(t *testing.T) {
 	r := startRig(t)
 	d, other := r.newDriver(), r.newClient()
@@ -167,7 +167,7 @@ func TestFenceTxRejectsEndedLease(t *testing.T) {
 	}
 }
 
-// Holders whose leases end at any moment add to a number that they have read.
+// Holders whose leases end at any moment increment a number.
 func TestFenceTxPreventsLostUpdates(t *testing.T) {
 	r := startRig(t)
 	r.execSQL("CREATE TABLE holdfast.account (balance bigint NOT NULL); INSERT INTO holdfast.account VALUES (0)", pgx.QueryExecModeSimpleProtocol)
@@ -218,8 +218,8 @@ func TestFenceTxPreventsLostUpdates(t *testing.T) {
 	}
 }
 
-// On a dead connection, FenceTx ends with its context. The roll-back then has nothing to wait for. If FenceTx
-// failed without asking the server, the roll-back ends with its own context.
+// On a dead connection, FenceTx ends with its context. The rollback then has no answer to wait for. If FenceTx
+// failed before it asked the server, the rollback ends with its own context.
 func TestFenceTxEndsWithContext(t *testing.T) {
 	r := startRig(t)
 	l := r.holdLock(r.newDriver(), endlessTTL)
@@ -247,7 +247,7 @@ func TestFenceTxEndsWithContext(t *testing.T) {
 		select {
 		case <-ended:
 		case <-time.After(fixture.MaxWait() / 2):
-			t.Errorf("over %v: the roll-back does not end", over)
+			t.Errorf("over %v: the rollback did not end", over)
 		}
 		cancel()
 		link.Set(func() { link.Hole = false })

@@ -29,7 +29,7 @@ func (r *rig) checkForced(l *holdfast.Lease) {
 	select {
 	case <-l.Context().Done():
 	case <-r.WaitContext().Done():
-		r.Fatal("the holder has not heard that its lock was taken away")
+		r.Fatal("the holder was not notified of the force release")
 	}
 	if cause := context.Cause(l.Context()); !errors.Is(cause, holdfast.ErrGone) || !strings.Contains(cause.Error(), forceReason) {
 		r.Errorf("the lease ended with %v, want ErrGone with the reason %q", cause, forceReason)

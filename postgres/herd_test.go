@@ -52,7 +52,7 @@ func TestWaitersLeaveLockRowUnchanged(t *testing.T) {
 			r.countRows("SELECT count(*) FROM holdfast.ticket WHERE expires > clock_timestamp() + interval '4 seconds'") == 3
 	})
 	if after := row(); after != before {
-		t.Errorf("the row of the lock has changed from %s to %s", before, after)
+		t.Errorf("the lock row changed from %s to %s", before, after)
 	}
 	commit()
 	<-next
@@ -77,7 +77,7 @@ func TestWaiterProlongsItsTicket(t *testing.T) {
 		return r.countRows("SELECT count(*) FROM holdfast.ticket WHERE expires > clock_timestamp() + interval '4 seconds'") == 2
 	})
 	if now := r.countRows("SELECT sum(place) FROM holdfast.ticket"); now != places {
-		t.Errorf("the sum of the places is %d, want %d", now, places)
+		t.Errorf("the sum of the queue positions is %d, want %d", now, places)
 	}
 	r.Release(l)
 	for _, s := range served {

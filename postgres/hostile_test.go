@@ -56,7 +56,7 @@ func startImpostor(t testing.TB, talk func(net.Conn)) string {
 	return "postgres://" + l.Addr().String() + "/db?sslmode=disable"
 }
 
-// The client gives up after some MB, whether one message or many make up the answer.
+// The client ends the connection after a few MB, whether the answer is one message or many.
 func TestEndlessAnswerReturnsError(t *testing.T) {
 	t.Parallel()
 	description := serverMessage('T', append([]byte{0, 1, 'x', 0}, make([]byte, 18)...)...)
@@ -216,7 +216,7 @@ func TestEndedWaitDoesNotDelayReconnect(t *testing.T) {
 	}
 	defer d.Close()
 	if ready, err := d.EndWaitForConnection(); err != nil || !ready {
-		t.Errorf("the next wait may have a connection: %v, %v", ready, err)
+		t.Errorf("the next wait may open a connection: %v, %v", ready, err)
 	}
 }
 
@@ -231,7 +231,7 @@ func startSilent(t *testing.T) (url string) {
 	return "postgres://" + l.Addr().String() + "/db?sslmode=disable"
 }
 
-// The caller learns at once that the disk is full, not after the TTL.
+// The caller gets the disk-full error at once, not after the TTL.
 func TestRenewalOnFullDatabaseReturnsAtOnce(t *testing.T) {
 	t.Parallel()
 	said := append([]byte("SERROR\x00VERROR\x00C53100\x00Mcould not extend file: No space left on device\x00"), 0)
@@ -251,7 +251,7 @@ func TestRenewalOnFullDatabaseReturnsAtOnce(t *testing.T) {
 	}
 }
 
-// A row that another program has written with odd values hides no other row.
+// A row with invalid values of another program does not hide other rows.
 func TestListSkipsInvalidRow(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
@@ -272,7 +272,7 @@ func TestListSkipsInvalidRow(t *testing.T) {
 	}))
 	for _, name := range []string{"sound", "a text", "a list", "a number", "for ever", "later"} {
 		if !found[name] {
-			t.Errorf("the list lacks %q", name)
+			t.Errorf("the list omits %q", name)
 		}
 		if _, err := d.Inspect(r.WaitContext(), name); err != nil {
 			t.Errorf("Inspect(%q) = %v", name, err)
@@ -316,7 +316,7 @@ func FuzzNotification(f *testing.F) {
 		select {
 		case <-wake:
 		default:
-			t.Errorf("%q wakes nobody who is called so", payload)
+			t.Errorf("%q notified no waiter with that name", payload)
 		}
 		if want := 3 * min(strings.Count(payload, " forced "), 1); alerts != want {
 			t.Errorf("%q alerts %d times, want %d", payload, alerts, want)
@@ -358,7 +358,7 @@ func FuzzServer(f *testing.F) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		if err := d.Check(ctx, driver.Grant{Key: "k", Owner: "o"}); err == nil && !bytes.Contains(answer, []byte{'D', 0}) {
-			t.Errorf("a lease stands by an answer without a row: %q", answer)
+			t.Errorf("an answer without a row kept the lease: %q", answer)
 		}
 	})
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Any user of the database can send notifications without end.
+// Any user of the database can send any number of notifications.
 func TestInboxDropsFloodOfNotifications(t *testing.T) {
 	t.Parallel()
 	var in inbox
@@ -35,7 +35,8 @@ func TestInboxDropsFloodOfNotifications(t *testing.T) {
 	}
 }
 
-// pgx keeps notifications until the program reads them, and nobody reads them on a connection of the pool.
+// pgx keeps notifications until the program reads them, and no goroutine reads them on a connection of the
+// pool.
 func TestPoolDropsNotifications(t *testing.T) {
 	t.Parallel()
 	d, err := Open(t.Context(), "postgres://u@127.0.0.1:1/db?sslmode=disable", &Options{NoCheck: true, NoListen: true})
@@ -44,6 +45,6 @@ func TestPoolDropsNotifications(t *testing.T) {
 	}
 	defer d.Close()
 	if d.pool.Config().ConnConfig.OnNotification == nil {
-		t.Error("pgx keeps all notifications")
+		t.Error("pgx kept every notification")
 	}
 }

@@ -50,11 +50,11 @@ func (r *rig) checkLate(d *postgres.Driver, key string) {
 		r.Errorf("%s: the late statement took the lock", key)
 	}
 	if n := r.countRows("SELECT count(*) FROM holdfast.lock WHERE name = $1 AND owner = 'gone' AND expires > clock_timestamp()", key); n != 0 {
-		r.Errorf("%s: the lock is that of an owner who has gone", key)
+		r.Errorf("%s: the lock belongs to an ended owner", key)
 	}
 }
 
-// The statement's snapshot is older than the mark that its owner is gone.
+// The snapshot of the statement is older than the mark that its owner has ended.
 func TestBlockedStatementOfEndedOwnerTakesNoLock(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
@@ -65,7 +65,7 @@ func TestBlockedStatementOfEndedOwnerTakesNoLock(t *testing.T) {
 	r.Release(r.Acquire(r.newClient(), "new", endlessTTL), r.Acquire(r.newClient(), "free", endlessTTL))
 }
 
-// The transaction keeps the lock from passing on, and still its buried owner does not get it back.
+// The transaction keeps the lock row, and the ended owner still does not get the lock back.
 func TestEndedOwnerGetsNoLockAfterTransaction(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
@@ -79,7 +79,7 @@ func TestEndedOwnerGetsNoLockAfterTransaction(t *testing.T) {
 	r.NoError(d.MarkGone(r.WaitContext(), tx, "k", "gone"))
 	r.NoError(tx.Commit(r.WaitContext()))
 	if ok, err := d.AcquireOnce(r.WaitContext(), "k", "gone"); err != nil || ok {
-		t.Errorf("a late statement of an owner who has gone: %v, %v", ok, err)
+		t.Errorf("a late statement of an ended owner: %v, %v", ok, err)
 	}
 }
 
@@ -92,19 +92,19 @@ func TestReleaseClearsMarkOfEndedOwner(t *testing.T) {
 	r.NoError(tx.Commit(r.WaitContext()))
 	r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", endlessTTL), 0))
 	if r.countRows("SELECT count(*) FROM holdfast.lock WHERE queued") != 1 {
-		t.Error("the mark has gone before the ticket")
+		t.Error("the mark was deleted before the ticket")
 	}
 	r.execSQL("UPDATE holdfast.ticket SET expires = clock_timestamp()")
 	r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", endlessTTL), 0))
 	if n := r.countRows("SELECT count(*) FROM holdfast.lock WHERE queued"); n != 0 {
-		t.Error("the name is marked for ever")
+		t.Error("the mark of the ended owner was never deleted")
 	}
 	if n := r.countRows("SELECT count(*) FROM holdfast.ticket"); n != 0 {
-		t.Errorf("%d tickets are left", n)
+		t.Errorf("%d tickets were not deleted", n)
 	}
 }
 
-// A proxy recognises a statement by one of these texts.
+// A proxy recognizes each statement by one of these texts.
 const (
 	anAcquire  = ".acquire("
 	anAdoption = ".adopt("
@@ -148,7 +148,7 @@ func TestLateStatementDoesNotShortenLease(t *testing.T) {
 			r.RenewGrant(d, g, endlessTTL)
 			pass()
 			if left := r.timeLeft(); left < endlessTTL/2 {
-				t.Errorf("the lock stands for %v, and its holder trusts it for %v", left, endlessTTL)
+				t.Errorf("the lock lasts %v, and its holder trusts it for %v", left, endlessTTL)
 			}
 			r.NoError(d.Release(r.WaitContext(), g, 0))
 			r.checkCleared()
@@ -179,7 +179,7 @@ func TestLateStatementDoesNotReviveLease(t *testing.T) {
 		"force, of which its holder has not heard": func(r *rig, _ *postgres.Driver, g driver.Grant) {
 			ok, err := r.newDriver().Force(r.WaitContext(), "k", g.Token, "")
 			if r.NoError(err); !ok {
-				r.Error("Force() has taken nothing")
+				r.Error("Force() released nothing")
 			}
 		},
 		"adoption, of which its holder has not heard": func(r *rig, _ *postgres.Driver, g driver.Grant) {
@@ -216,7 +216,7 @@ func TestLateStatementDoesNotReviveLease(t *testing.T) {
 				end(r, d, g)
 				pass()
 				if left := r.timeLeft(); left > shortTTL {
-					t.Errorf("after the end of the lease, a late statement has the lock stand for %v", left)
+					t.Errorf("after the lease expired, a late statement holds the lock for %v", left)
 				}
 				r.checkCleared()
 			})
@@ -297,7 +297,7 @@ func TestFullNotificationQueueKeepsHandOver(t *testing.T) {
 	}
 }
 
-// Neither the owner that released the lock nor the owner that Inspect names can continue a kept lock.
+// During MinHold, neither the owner that released the lock nor the owner that Inspect names can adopt it.
 func TestMinHoldLockCannotBeAdopted(t *testing.T) {
 	r := startRig(t)
 	fixture.CheckKeptLock(r.Rig, r.newDriver(), r.newDriver(), 6*shortTTL, r.timeLeft)

@@ -103,7 +103,7 @@ func (n *network) wastedCount() (count int) {
 	return count
 }
 
-// listenerCount returns the number of connections that listen; with left, of those which the client has
+// listenerCount returns the number of listening connections. With left it counts only those that the client has
 // closed.
 func (n *network) listenerCount(left bool) (count int) {
 	n.mu.Lock()
@@ -128,7 +128,7 @@ func (r *rig) poolThrough(n *network, size int32) *pgxpool.Pool {
 	return pool
 }
 
-// One request fails on a dead connection, and no other. The driver itself asks now and then besides.
+// Only one request fails on a dead connection. The driver also sends pings of its own.
 func TestDeadPoolCostsOneAttempt(t *testing.T) {
 	r := startRig(t)
 	const size = 10
@@ -140,11 +140,11 @@ func TestDeadPoolCostsOneAttempt(t *testing.T) {
 	n.killConnections()
 	r.AcquireGrant(d, "k", 6*shortTTL)
 	if wasted := n.wastedCount(); wasted > 3 {
-		t.Errorf("%d of %d dead connections were tried", wasted, size)
+		t.Errorf("tried %d of %d dead connections", wasted, size)
 	}
 }
 
-// fillPool takes all connections of a pool, as the program's transactions do. empty gives them back.
+// fillPool takes all connections of a pool, as the program's transactions do. empty returns them.
 func (r *rig) fillPool(pool *pgxpool.Pool) (empty func()) {
 	r.Helper()
 	var taken []*pgxpool.Conn
@@ -189,8 +189,8 @@ func TestRenewalSurvivesExhaustedPool(t *testing.T) {
 	}
 }
 
-// All connections have died. Claims wait for connections of the pool, and pgx keeps the place of each for 15
-// s.
+// All connections have died. Claims wait for connections of the pool, and pgx keeps a slot for each dead
+// connection for 15 s.
 func TestRenewalOutlivesDeadConnections(t *testing.T) {
 	r := startRig(t)
 	n := &network{}
@@ -215,8 +215,8 @@ func TestRenewalOutlivesDeadConnections(t *testing.T) {
 	}
 }
 
-// The server has the new password before the client's password file has it. The waiter reports the error
-// meanwhile, and reads the new password from the file.
+// The server has the new password before the client's password file does. The waiter reports the error
+// meanwhile, and then reads the new password from the file.
 func TestWaitSurvivesPasswordRotation(t *testing.T) {
 	t.Parallel()
 	s := startAlone(t)
@@ -279,7 +279,7 @@ func TestNewConnectionsUseRotatedCertificates(t *testing.T) {
 	_, err = redisproc.NewCertificate(dir) // replaces the first one
 	r.NoError(err)
 	if r.countRows("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1", name) == 0 {
-		t.Fatal("no connection has ended")
+		t.Fatal("no connection was closed")
 	}
 	r.NoError(d.Check(r.WaitContext(), g))
 	r.NoError(d.Release(r.WaitContext(), g, 0))
@@ -341,7 +341,7 @@ func TestHangingHookDoesNotDelayRenewal(t *testing.T) {
 		case out := <-renewed:
 			r.NoError(out.Err)
 		case <-r.WaitContext().Done():
-			t.Fatal("a renewal waits for the hook")
+			t.Fatal("the renewal waited for the hook")
 		}
 	}
 	closed := fixture.RunAsync(d.Close)
@@ -349,7 +349,7 @@ func TestHangingHookDoesNotDelayRenewal(t *testing.T) {
 	case err := <-closed:
 		r.NoError(err)
 	case <-r.WaitContext().Done():
-		t.Error("Close waits for the hook")
+		t.Error("Close waited for the hook")
 	}
 }
 
@@ -388,6 +388,6 @@ func TestShortLeaseBoundsConnectTime(t *testing.T) {
 	g.TTL = 2 * time.Second
 	d.Renew(r.WaitContext(), []driver.Grant{g})
 	if limit := <-limits; limit > g.TTL/2 {
-		t.Errorf("an attempt to connect may take %v of a lease of %v", limit, g.TTL)
+		t.Errorf("a connection attempt may take %v of a lease of %v", limit, g.TTL)
 	}
 }

@@ -19,7 +19,7 @@ import (
 const (
 	// watchEvery is the interval at which an idle driver sends a statement.
 	watchEvery = 5 * time.Second
-	// lookEvery is the interval between pings of a listening connection that receives nothing.
+	// lookEvery is the interval between pings of an idle listening connection.
 	lookEvery = 5 * time.Second
 )
 
@@ -151,7 +151,7 @@ func (d *Driver) alertForcedUntilDone(names, owners []string) {
 	})
 }
 
-// alertForced tells the client which of these locks were force-released, and why.
+// alertForced notifies the client which of these locks were force-released, and why.
 func (d *Driver) alertForced(ctx context.Context, names, owners []string) error {
 	type taken struct{ Owner, Why string }
 	r, err := queryVital(ctx, d, 0, false, pgx.RowToStructByPos[taken], d.schema.forced, names, owners)
@@ -167,7 +167,7 @@ func (d *Driver) alertForced(ctx context.Context, names, owners []string) error 
 }
 
 // inbox queues the payloads of notifications on a connection. It drops payloads beyond its room, so that a
-// flood of notifications costs no memory. A dropped wake-up is found by the next poll.
+// flood of notifications costs no memory. A waiter whose wake-up was dropped finds the lock at its next poll.
 type inbox struct {
 	payloads []string
 	bytes    int
@@ -310,7 +310,7 @@ func (d *Driver) hearsChannel(ctx context.Context, conn *pgx.Conn, in *inbox) (b
 	}
 }
 
-// watchDatabase asks the database now and then, so that its state stays known while nobody calls.
+// watchDatabase queries the database now and then, so that its state is known without any calls.
 func (d *Driver) watchDatabase() {
 	for driverkit.Sleep(d.calls.Alive, watchEvery) {
 		d.waitConns.closeIdle(waitConnRest)

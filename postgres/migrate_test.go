@@ -38,7 +38,7 @@ func TestMigrateWorksWithPublicationForAllTables(t *testing.T) {
 	r.Release(r.Acquire(c, "k", endlessTTL))
 }
 
-// If the schema exists, its owner needs no other permission, whatever the names are.
+// The owner of an existing schema needs no other permission, whatever the names are.
 func TestMigrateNeedsOnlyItsSchema(t *testing.T) {
 	r := startRig(t)
 	role := "owner of " + r.opts.Schema
@@ -55,8 +55,8 @@ func TestMigrateNeedsOnlyItsSchema(t *testing.T) {
 	r.checkError(r.migrate(pool, postgres.Options{Schema: r.opts.Schema + " new"}), driver.ErrAuth, "permission denied for database", "owns the schema")
 }
 
-// A server that only resembles PostgreSQL may lack a function. The error must not advise migrate, which would
-// not help.
+// A server that only resembles PostgreSQL may lack a function. The error must not recommend migrate, which
+// would not help.
 func TestMissingServerFunctionErrorOmitsMigrate(t *testing.T) {
 	r := startRig(t)
 	dsn := r.createDatabase()
@@ -66,7 +66,7 @@ func TestMissingServerFunctionErrorOmitsMigrate(t *testing.T) {
 		t.Helper()
 		r.checkError(err, driver.ErrConfig, name, "PostgreSQL 11")
 		if err != nil && strings.Contains(err.Error(), "holdfast migrate") {
-			t.Errorf("error %q recommends to migrate", err)
+			t.Errorf("error %q recommends migrate", err)
 		}
 	}
 	check(r.migrate(r.pool, r.opts), "hashtext")
@@ -89,11 +89,11 @@ func TestSinceStaysConstant(t *testing.T) {
 		again, err := d.Inspect(r.WaitContext(), "k")
 		r.NoError(err)
 		if !again.Since.Equal(first.Since) {
-			t.Errorf("the lock was taken at %v, and then at %v", first.Since, again.Since)
+			t.Errorf("the lock was held since %v, then since %v", first.Since, again.Since)
 		}
 		r.NoError(d.List(r.WaitContext(), "k", func(st driver.Status) bool {
 			if !st.Since.Equal(first.Since) {
-				t.Errorf("the list has that the lock was taken at %v, want %v", st.Since, first.Since)
+				t.Errorf("the list shows the lock held since %v, want %v", st.Since, first.Since)
 			}
 			return true
 		}))
@@ -122,7 +122,7 @@ func TestMigrateReplacesFunctionsOfEarlierBuild(t *testing.T) {
 		}
 		r.NoError(r.migrate(r.openPool(strings.Replace(server.DSN(), "user=holdfast", "user='"+role+"'", 1)), r.opts))
 		if body() == now {
-			t.Errorf("the %s has replaced a function without being its owner", role)
+			t.Errorf("%s replaced a function that it does not own", role)
 		}
 	}
 	r.NoError(r.migrate(r.pool, r.opts))

@@ -81,7 +81,7 @@ func (d *Driver) finishOpen(ctx context.Context, opts *Options, err error) (*Dri
 	return driverkit.OpenChecked(ctx, "postgres", d, err, d.checkDatabase)
 }
 
-// checkDatabase asks the database for the first time.
+// checkDatabase checks the database for the first time.
 func (d *Driver) checkDatabase(ctx context.Context) error {
 	conn, err := d.pool.Acquire(ctx)
 	if err == nil {

@@ -39,11 +39,11 @@ func (r *rig) checkError(err, is error, words ...string) {
 	}
 	for _, word := range words {
 		if !strings.Contains(err.Error(), word) {
-			r.Errorf("error %q does not say %q", err, word)
+			r.Errorf("error %q does not contain %q", err, word)
 		}
 	}
 	if strings.Contains(err.Error(), "hunter") {
-		r.Errorf("error %q shows a password", err)
+		r.Errorf("error %q contains a password", err)
 	}
 }
 
@@ -82,7 +82,7 @@ func TestErrorNamesMissingPermissions(t *testing.T) {
 	r.checkRejected(dsn, &r.opts, driver.ErrUnavailable, "permission denied", "grant USAGE")
 	err := r.migrate(r.openPool(dsn), postgres.Options{Schema: "other"})
 	if err == nil || !strings.Contains(err.Error(), "permission denied") {
-		t.Errorf("Migrate() without rights = %v", err)
+		t.Errorf("Migrate() without permissions = %v", err)
 	}
 	r.execSQL(`GRANT USAGE ON SCHEMA "` + r.opts.Schema + `" TO "none ` + r.opts.Schema + `"`)
 	r.execSQL(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "` + r.opts.Schema + `" TO "none ` + r.opts.Schema + `"`)
@@ -165,7 +165,7 @@ func TestErrorNamesReadOnlyDatabase(t *testing.T) {
 	r.checkError(err, driver.ErrUnavailable, "read-only transaction", "default_transaction_read_only off", "if this is a standby")
 }
 
-// pgx tries an address with TLS and without; the error names it once.
+// pgx tries an address with and without TLS. The error names the address once.
 func TestErrorNamesEachAddressOnce(t *testing.T) {
 	t.Parallel()
 	d, err := postgres.Open(t.Context(), "postgres://me:hunter2@127.0.0.1:1/postgres", nil)
@@ -179,7 +179,7 @@ func TestErrorNamesEachAddressOnce(t *testing.T) {
 	}
 }
 
-// Open returns no error, an attempt without waiting fails, and a wait goes on.
+// Open returns no error, TryAcquire fails, and Acquire waits.
 func TestAcquireWaitsForDatabaseThatIsDown(t *testing.T) {
 	r := startRig(t)
 	p := r.newRelay()
@@ -341,7 +341,7 @@ func TestReleaseFindsTicketNewerThanItsSnapshot(t *testing.T) {
 			r.NoError(<-done)
 			r.NoError(free("first"))
 			if r.countRows("SELECT count(*) FROM holdfast.lock WHERE owner = 'second'") != 1 {
-				t.Error("the lock was not handed to the one who waits")
+				t.Error("the lock was not handed to the waiter")
 			}
 		})
 	}
@@ -379,7 +379,7 @@ func TestOpenWarnsOfUnreachableDatabase(t *testing.T) {
 		warned := strings.Contains(log.String(), `level=WARN msg="the service cannot be used now; calls wait for it" service=postgres cause=`) &&
 			strings.Contains(log.String(), "127.0.0.1")
 		if warned != allowed || strings.Contains(log.String(), "hunter") {
-			t.Errorf("AllowDown %v: the log has %q", allowed, log.String())
+			t.Errorf("AllowDown %v: log = %q", allowed, log.String())
 		}
 	}
 }

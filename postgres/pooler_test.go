@@ -31,7 +31,7 @@ func startPooler(t testing.TB, mode string) *pgproc.Pooler {
 			case <-ctx.Done():
 				return
 			}
-			t.Logf("pgbouncer is started again; before, it said: %s", p.Log())
+			t.Logf("pgbouncer was restarted; its last output: %s", p.Log())
 			if err := p.Restart(ctx); err != nil {
 				t.Error(err)
 				return
@@ -91,7 +91,7 @@ func TestDriverReportsPollingBehindPoolerOnce(t *testing.T) {
 				t.Error(err)
 			}
 			if listens && len(events) != 0 || !listens && (len(events) != 1 || events[0].State != driver.NodePolling || events[0].Err == nil) {
-				t.Errorf("events %+v, want one that says that it polls: %v", events, !listens)
+				t.Errorf("events %+v, want one that reports polling: %v", events, !listens)
 			}
 		})
 	}
@@ -103,7 +103,7 @@ func TestOthersNotificationDoesNotProveListening(t *testing.T) {
 	d := r.newDriver()
 	heard, err := d.HearsChannel(r.Context(), "other", func() { r.execSQL("SELECT pg_notify('other', '')") })
 	if heard || err != nil {
-		t.Errorf("a connection that hears only other clients is taken for one that hears: %v, %v", heard, err)
+		t.Errorf("notifications to other clients only: listening = %v, %v; want false", heard, err)
 	}
 }
 

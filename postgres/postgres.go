@@ -285,8 +285,7 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	return d.calls.FinishRelease(ctx, d.states, d.lane, func(begun func()) error { return d.repeatRelease(g, keep, begun) })
 }
 
-// keepDetached stands in the place of the keep time of a release: the owner gives up the lock without releasing
-// it.
+// keepDetached replaces the MinHold of a release: the owner gives up the lock without releasing it.
 const keepDetached = time.Duration(-1)
 
 // freeLock sends one release of g.

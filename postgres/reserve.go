@@ -103,7 +103,7 @@ func (r *reserve) close() {
 	}
 }
 
-// closeConn closes a connection and notifies the server if it can be reached.
+// closeConn closes a connection and tells the server, if the server can be reached.
 func closeConn(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), pace.CloseTime())
 	defer cancel()

@@ -37,7 +37,7 @@ const accounts = `
 	CREATE TABLE holdfast.mixed (id int, balance int) PARTITION BY LIST (id);
 	CREATE FOREIGN TABLE holdfast.mixed_7 PARTITION OF holdfast.mixed FOR VALUES IN (7) SERVER files OPTIONS (program 'echo 7,100', format 'csv');`
 
-// A row that LockRow returns is locked, whatever the query is.
+// LockRow either locks the row that it returns or fails, whatever the query is.
 func TestLockRowLocksRowOrFails(t *testing.T) {
 	r := startRig(t)
 	r.execSQL(accounts, pgx.QueryExecModeSimpleProtocol)
@@ -123,7 +123,7 @@ func TestLockRowLocksRowOrFails(t *testing.T) {
 		err := postgres.LockRow(t.Context(), tx, sql, q.args...).Scan(into...)
 		switch {
 		case q.locked == "" && (err == nil || errors.Is(err, pgx.ErrNoRows)):
-			t.Errorf("%s: returned %v, %v, want that it is refused", q.sql, balance, err)
+			t.Errorf("%s: returned %v, %v, want an error", q.sql, balance, err)
 		case q.locked != "" && err != nil:
 			t.Errorf("%s: %v", q.sql, err)
 		case q.locked != "":
@@ -139,7 +139,7 @@ func TestLockRowLocksRowOrFails(t *testing.T) {
 	}
 }
 
-// A rejected query has not been sent, and the transaction goes on.
+// The server never gets a rejected query, and the transaction continues.
 func TestLockRowErrorNamesFix(t *testing.T) {
 	r := startRig(t)
 	r.execSQL(accounts, pgx.QueryExecModeSimpleProtocol)
@@ -152,11 +152,11 @@ func TestLockRowErrorNamesFix(t *testing.T) {
 	} {
 		err := postgres.LockRow(t.Context(), tx, r.in(query)).Scan(&balance)
 		if !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want ErrInvalid that says %q", query, err, want)
+			t.Errorf("%s: %v, want ErrInvalid with %q", query, err, want)
 		}
 	}
 	if err := postgres.LockRow(t.Context(), tx, r.in("SELECT balance FROM holdfast.account")).Scan(&balance); err != nil || balance != 100 {
-		t.Errorf("the transaction does not go on: %v", err)
+		t.Errorf("the transaction cannot continue: %v", err)
 	}
 }
 
@@ -171,10 +171,10 @@ func TestLockedRowReturnsErrHeld(t *testing.T) {
 	}
 	err := postgres.LockRow(t.Context(), second, query, 7).Scan(&balance)
 	if held, ok := errors.AsType[*driver.HeldError](err); !errors.Is(err, holdfast.ErrHeld) || !ok || held.Owner != "" {
-		t.Errorf("a row that is locked: %v, want ErrHeld", err)
+		t.Errorf("a locked row: %v, want ErrHeld", err)
 	}
 	if err := postgres.LockRow(t.Context(), second, query, 8).Scan(&balance); err == nil || errors.Is(err, pgx.ErrNoRows) {
-		t.Errorf("LockRow() after that in the same transaction = %v, want that the transaction has failed", err)
+		t.Errorf("LockRow() afterwards in the same transaction = %v, want an aborted transaction", err)
 	}
 	first.Rollback(t.Context())
 	second = r.beginTx()
@@ -182,7 +182,7 @@ func TestLockedRowReturnsErrHeld(t *testing.T) {
 		t.Errorf("after the first transaction: %v", err)
 	}
 	if err := postgres.LockRow(t.Context(), second, query, 8).Scan(&balance); !errors.Is(err, pgx.ErrNoRows) {
-		t.Errorf("no such row: %v, want pgx.ErrNoRows", err)
+		t.Errorf("missing row: %v, want pgx.ErrNoRows", err)
 	}
 }
 

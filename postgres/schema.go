@@ -29,9 +29,9 @@ var schemaSQL string
 // missing.
 var errVersion = errors.New("the schema does not fit")
 
-// takeSQL takes a lock that is free or was handed to the owner. All other cases are for the SQL function,
-// which sees what happened while this statement waited for the row. The row itself notes that there are no
-// tickets, so that the newest version of the row decides.
+// takeSQL takes a lock that is free or was handed to the owner. The SQL function handles all other cases,
+// because it sees changes that were made while this statement waited for the row. The row records that there
+// are no tickets, so that the newest version of the row decides.
 const takeSQL = `WITH taken AS (
 	UPDATE holdfast.lock SET
 		token = CASE WHEN owner = $2 THEN token ELSE greatest(token + {block}, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) END,
@@ -135,7 +135,7 @@ var createdNames = sync.OnceValue(func() (names []string) {
 	return names
 })
 
-// state is the version of the schema in the database, and the parts that it lacks.
+// state holds the version of the schema in the database, and the parts that it lacks.
 type state struct {
 	version int
 	missing []string // parts
@@ -170,8 +170,7 @@ func (d *Driver) checkSchema(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// isDirect reports whether conn leads directly to the server. A pooler makes up the process numbers that it
-// reports.
+// isDirect reports whether conn leads directly to the server. A pooler reports invented process numbers.
 func isDirect(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	var pid uint32
 	err := conn.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeExec).Scan(&pid)

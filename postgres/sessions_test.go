@@ -94,7 +94,7 @@ func (s *session) notePassed(key string) string {
 	case g := <-first:
 		return s.noteGrant(g)
 	case <-s.WaitContext().Done():
-		s.Fatal("the first that waits has not been granted the lock")
+		s.Fatal("the first waiter was not granted the lock")
 		return ""
 	}
 }
@@ -171,8 +171,8 @@ func (s *session) doStep(step, by int, key string) string {
 	return fmt.Sprint(s.describeError(err), list)
 }
 
-// The same requests have the same outcome whatever settings a session has, whatever stands before the server,
-// and whether a client listens or polls.
+// The same requests have the same outcome with any settings of a session, with or without a pooler, and whether
+// a client listens or polls.
 func TestSessionSettingsDoNotChangeAnswers(t *testing.T) {
 	t.Parallel()
 	seed := *sessionsSeed
@@ -206,7 +206,7 @@ func TestSessionSettingsDoNotChangeAnswers(t *testing.T) {
 		before = append(before, fmt.Sprintf("%d: request %d by client %d on %q: %s", i, q.step, q.by, q.key, want))
 		for kind, s := range kinds {
 			if got := s.doStep(q.step, q.by, q.key); got != want {
-				t.Fatalf("%s: %s\nwant, as a plain session has it, the last of\n%s", kind, got, strings.Join(before, "\n"))
+				t.Fatalf("%s: %s\nwant the last answer of a plain session\n%s", kind, got, strings.Join(before, "\n"))
 			}
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// sharedSessionRelay is a relay whose connections all share one session of the server, as with PGlite. Messages that the
-// server sends unasked go to the connection that has sent the last statement.
+// sharedSessionRelay is a relay whose connections all share one session of the server, as with PGlite.
+// Notifications of the server go to the connection that has sent the last statement.
 type sharedSessionRelay struct {
 	session  net.Conn
 	mu       sync.Mutex // held from a statement to its answer
@@ -90,7 +90,7 @@ func (s *sharedSessionRelay) sendStatement(statement []byte) (reply []byte, err 
 	}
 }
 
-// A driver on a shared session polls and prepares nothing, with NoListen or without, and reports it once.
+// A driver on a shared session polls and prepares no statement, with or without NoListen, and reports it once.
 func TestSharedSessionPollsWithoutPreparedStatements(t *testing.T) {
 	for _, noListen := range []bool{false, true} {
 		t.Run(fmt.Sprint("NoListen ", noListen), func(t *testing.T) {
@@ -127,7 +127,7 @@ func TestSharedSessionPollsWithoutPreparedStatements(t *testing.T) {
 			r.Eventually("it polls", func() bool { return d.Nodes()[0].State == driver.NodePolling })
 			r.NoError(c.Close()) // no event comes after Close
 			if len(events) != 1 || !strings.Contains(events[0].Err.Error(), "share one session") {
-				t.Errorf("events %+v, want one that says that connections share a session", events)
+				t.Errorf("events %+v, want one that reports a shared session", events)
 			}
 		})
 	}

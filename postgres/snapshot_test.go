@@ -25,7 +25,7 @@ func (r *rig) beginAt(level pgx.TxIsoLevel) pgx.Tx {
 	return tx
 }
 
-// LockRow shows what another transaction has written under the row's lock, or rejects the isolation level.
+// LockRow returns the latest commit of another transaction, or rejects the isolation level.
 func TestLockRowReadsLatestRow(t *testing.T) {
 	for level, refused := range map[pgx.TxIsoLevel]bool{pgx.ReadCommitted: false, pgx.RepeatableRead: true, pgx.Serializable: true} {
 		t.Run(string(level), func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestLockRowReadsLatestRow(t *testing.T) {
 			r.NoError(err)
 			r.NoError(tx.QueryRow(t.Context(), r.in("SELECT count(*) FROM holdfast.item")).Scan(&items))
 			if items != 1 {
-				t.Errorf("%d items are seen behind the lock, want 1", items)
+				t.Errorf("%d items are visible after the lock, want 1", items)
 			}
 		})
 	}
@@ -59,7 +59,7 @@ func (c unnoticedLease) Key() string            { return c.grant.Key }
 func (c unnoticedLease) Owner() string          { return c.grant.Owner }
 func (unnoticedLease) Context() context.Context { return context.Background() }
 
-// The lease was held when the transaction began, and is over.
+// The lease was held when the transaction began, and has ended since.
 func TestFenceTxRejectsLeaseThatEndedAfterSnapshot(t *testing.T) {
 	for name, end := range map[string]func(r *rig, d *postgres.Driver, g driver.Grant){
 		"release": func(r *rig, d *postgres.Driver, g driver.Grant) { r.NoError(d.Release(r.WaitContext(), g, 0)) },
@@ -126,7 +126,7 @@ func TestFinishedTransactionIsRejected(t *testing.T) {
 		_, err := tx.Exec(t.Context(), "COMMIT")
 		r.NoError(err)
 		if err := lock(tx); !errors.Is(err, pgx.ErrTxClosed) {
-			t.Errorf("%s: %v, want that the transaction is over", name, err)
+			t.Errorf("%s: %v, want pgx.ErrTxClosed", name, err)
 		}
 		tx.Rollback(t.Context())
 	}
@@ -153,7 +153,7 @@ func TestReleaseSeesNewChannelOfWaiter(t *testing.T) {
 			_, err := tx.Exec(t.Context(), r.in("SELECT holdfast.release('k', $1, 0, false)"), g.Owner)
 			failed, _ := errors.AsType[*pgconn.PgError](err)
 			if conflict := failed != nil && failed.Code == "40001"; conflict != refused || err != nil && !conflict {
-				t.Errorf("the release = %v, want that it is refused: %v", err, refused)
+				t.Errorf("Release() = %v, want an error: %v", err, refused)
 			}
 		})
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// failure is a statement that failed.
+// failure is the error of a failed statement.
 type failure struct {
 	err   error
 	doubt bool // it may have been executed, or may still be
@@ -143,7 +143,7 @@ func (d *Driver) replaceConnections(begun time.Time) {
 	d.hangUp()
 }
 
-// execMode returns the way to send a statement. Without a pooler, the server can prepare statements, which
+// execMode returns the protocol for a statement. Without a pooler, the server can prepare statements, which
 // halves its work per statement but costs a round trip once.
 func (d *Driver) execMode() pgx.QueryExecMode {
 	if d.straight.Load() && d.owners.Count() > few {
@@ -159,7 +159,7 @@ func queryRows[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql
 	return repeatStatement(ctx, d, func(bool) (reply[T], *failure) { return runOnce(ctx, d, scan, sql, args) })
 }
 
-// repeatStatement is queryRows for a statement that run sends. broken tells run that a connection broke
+// repeatStatement is queryRows for a statement that run sends. broken reports to run that a connection broke
 // before.
 func repeatStatement[T any](ctx context.Context, d *Driver, run func(broken bool) (reply[T], *failure)) (reply[T], error) {
 	doubt := false
@@ -202,8 +202,8 @@ func queryRow[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql 
 // callerKey is the context key of the caller's own context, for a statement that may outlive its caller.
 type callerKey struct{}
 
-// isExcused reports whether the end of ctx tells nothing about the server: the caller has left, or this
-// process was suspended and could not read an answer in time.
+// isExcused reports whether the end of ctx shows nothing about the server: the caller has left, or this process
+// was suspended and could not read an answer in time.
 func isExcused(ctx context.Context) bool {
 	caller, _ := ctx.Value(callerKey{}).(context.Context)
 	deadline, limited := ctx.Deadline()
@@ -236,7 +236,7 @@ const (
 	messageBytes = 1 << 20 // bound of one message of the server
 	rowBytes     = 100     // overhead of a row beside its values
 
-	// stoodStill is the delay of a time-out that shows that this process was suspended: a running process is
+	// stoodStill is the delay of a timeout that proves that this process was suspended: a running process is
 	// never as late.
 	stoodStill = 100 * time.Millisecond
 )
@@ -346,8 +346,8 @@ func connectFix(err error) string {
 // tooManyFix is the fix for a server without free connections.
 const tooManyFix = "raise max_connections, or bound the pools of the programs (pool_max_conns)"
 
-// connectError is a connect error with a text of one line. pgx tries each address with TLS and without, and puts
-// each attempt on a line that names the address up to three times.
+// connectError is a connect error with a text of one line. pgx tries each address with and without TLS, and
+// reports each attempt on a line that names the address up to three times.
 type connectError struct {
 	error
 	refused *pgconn.ConnectError

@@ -29,8 +29,8 @@ const (
 	// entryTTL is the TTL of a grant at the turnstile until the claim confirms or renews it: the waiter may
 	// have died while it was blocked.
 	entryTTL = 2 * time.Second
-	// passTime bounds the time for which a holder keeps the turnstile, and so a connection. After it, the next
-	// waiter comes through and waits for the row.
+	// passTime bounds the time for which a holder keeps the turnstile, and so a connection. Then the next
+	// waiter passes the turnstile and waits for the row.
 	passTime = 200 * time.Millisecond
 
 	// defaultWaitConns is the default of Options.MaxWaitConns.
@@ -56,7 +56,7 @@ type idleWaitConn struct {
 	since time.Time
 }
 
-// isReady reports whether a waiter can get a connection now.
+// isReady reports whether a connection is free for a waiter.
 func (e *waitConns) isReady() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -93,7 +93,7 @@ func (e *waitConns) putBack(conn *pgx.Conn) {
 	}
 }
 
-// discardConn closes a connection, which frees the locks of its session.
+// discardConn closes a connection, and so frees the locks of its session.
 func (e *waitConns) discardConn(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), pace.CloseTime())
 	defer cancel()
@@ -123,8 +123,8 @@ func (e *waitConns) pauseOpening() {
 	e.off = time.Now().Add(waitConnRetry)
 }
 
-// noteFailure frees the room of a connection that was not opened. If opening failed, no other is tried for a
-// while; after errNoTurnstile, never again.
+// noteFailure frees the room of a connection that was not opened. After a failure no other is opened for a
+// while, and after errNoTurnstile never again.
 func (e *waitConns) noteFailure(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -184,7 +184,7 @@ func (d *Driver) openWaitConn(ctx context.Context) (conn *pgx.Conn, err error) {
 	return conn, nil
 }
 
-// visit is one wait at the turnstile, in its own goroutine.
+// visit is one wait of a claim at the turnstile, in a separate goroutine.
 type visit struct {
 	begun time.Time
 	stop  context.CancelFunc // cuts the connection
@@ -196,7 +196,7 @@ type visit struct {
 	ended    bool       // nobody waits for the answer: waitConn must not be set
 	waitConn *pgx.Conn  // the connection whose session has the turnstile; nil: none. The visit's owner returns it
 
-	// The fields below are for the visit's owner, once done is closed.
+	// The owner of the visit reads the fields below once done is closed.
 	answer reply[answer]
 	err    error
 	heard  bool // the claim has read the answer
@@ -204,7 +204,7 @@ type visit struct {
 	tells  bool // the server notifies the claim when the lock is handed to it
 }
 
-// isOver reports whether the wait is over, with an answer or without.
+// isOver reports whether the wait has ended, with or without an answer.
 func (v *visit) isOver() bool {
 	select {
 	case <-v.done:
@@ -214,8 +214,8 @@ func (v *visit) isOver() bool {
 	}
 }
 
-// isBlocked reports whether the statement blocks at the turnstile for all that the client knows: it was sent long
-// enough ago to have arrived there, and not so long ago that it may have left.
+// isBlocked reports whether the statement probably blocks at the turnstile: it was sent long enough ago to have
+// arrived, and not so long ago that it may have left.
 func (v *visit) isBlocked() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -280,7 +280,7 @@ func (c *claim) startVisit() bool {
 	return true
 }
 
-// run waits at the turnstile, on conn or on a connection that it opens.
+// run waits at the turnstile, on conn or on a new connection.
 func (v *visit) run(ctx context.Context, d *Driver, conn *pgx.Conn, args []any) {
 	if conn == nil {
 		if conn, v.err = d.openWaitConn(ctx); v.err != nil {
@@ -340,8 +340,8 @@ func (d *Driver) notesCrowd(name string, crowd bool) {
 	}
 }
 
-// isCrowded reports whether others were at the turnstile of the name a moment ago. Then a claim goes there at
-// once.
+// isCrowded reports whether other clients waited at the turnstile of the name just now. Then a claim goes there
+// at once.
 func (d *Driver) isCrowded(name string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -356,8 +356,8 @@ func (d *Driver) forgetCrowds() {
 	maps.DeleteFunc(d.crowded, func(_ string, at time.Time) bool { return time.Since(at) >= visitTime })
 }
 
-// end ends a wait at the turnstile. It returns the connection that came through, which the caller puts back.
-// known is false if the statement may still be executed.
+// end ends a wait at the turnstile. It returns the connection that passed it, which the caller puts back. known
+// is false if the statement may still be executed.
 func (v *visit) end() (waitConn *pgx.Conn, known bool) {
 	v.mu.Lock()
 	v.ended = true
@@ -382,7 +382,7 @@ func (v *visit) end() (waitConn *pgx.Conn, known bool) {
 	}
 }
 
-// quitTurnstile leaves the turnstile that conn has or may have, and puts conn back.
+// quitTurnstile leaves the turnstile that conn has, or may have, and puts conn back.
 func (d *Driver) quitTurnstile(ctx context.Context, conn *pgx.Conn) {
 	if _, err := sendStatement(ctx, d, conn, pgx.RowTo[any], "SELECT pg_advisory_unlock_all()", nil); err != nil {
 		d.waitConns.discardConn(conn)

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Waiters that come through the turnstile pass a ticket that notes a block, so a waiter whose statement has not
-// arrived there, or has left, must not note one.
+// A waiter that passes the turnstile also passes a ticket that records a block. So a waiter must not record a
+// block before its statement has arrived there, or after it has left.
 func TestTicketRecordsBlockOnlyAtTurnstile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v, listens := &visit{begun: time.Now()}, new("ch")

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// anEntry is a text by which a proxy recognises the statement that blocks at the turnstile.
+// anEntry is a text by which a proxy recognizes the statement that blocks at the turnstile.
 const anEntry = ".enter("
 
 // openSession opens a session of the server.
@@ -45,7 +45,7 @@ func (r *rig) atTurnstile(granted bool) int {
 		AND (classid::bigint << 32) + objid::bigint = holdfast.turnstile('k')`, granted)
 }
 
-// Each release lets one waiter through.
+// Each release lets one waiter pass the turnstile.
 func TestWaitersPassTurnstileInOrder(t *testing.T) {
 	r := startRig(t)
 	g := r.AcquireGrant(r.newDriver(), "k", endlessTTL)
@@ -62,7 +62,7 @@ func TestWaitersPassTurnstileInOrder(t *testing.T) {
 	for i, next := range grants {
 		own := fixture.AwaitResult(r.Rig, next)
 		if own.Token <= g.Token {
-			t.Errorf("waiter %d has token %d, and the one before %d", i, own.Token, g.Token)
+			t.Errorf("waiter %d has token %d, the one before it %d", i, own.Token, g.Token)
 		}
 		g = own
 		r.NoError(drivers[i].Release(r.WaitContext(), g, 0))
@@ -71,7 +71,7 @@ func TestWaitersPassTurnstileInOrder(t *testing.T) {
 }
 
 // The server ends a block at the turnstile after a while. The waiter's client may notice that late, for example
-// while its machine stands still, and is handed the lock all the same: who blocks behind it must not overtake it.
+// after a suspend, and still gets its turn: no waiter that blocks behind it may overtake it.
 func TestTimedOutBlockKeepsItsTurn(t *testing.T) {
 	r := startRig(t)
 	g := r.AcquireGrant(r.newDriver(), "k", endlessTTL)
@@ -82,13 +82,13 @@ func TestTimedOutBlockKeepsItsTurn(t *testing.T) {
 	through := new(bool)
 	r.NoError(slow.QueryRow(r.WaitContext(), r.in("SELECT o_blocked FROM holdfast.enter('k', 'slow', 10000000, '{}', 10000000, 30000000)")).Scan(&through))
 	if through != nil {
-		t.Fatal("it is through the turnstile, which another session has")
+		t.Fatal("the client passed a turnstile that another session holds")
 	}
 	r.execOn(blocks, "SELECT holdfast.leave('k', $1, 0, false)", g.Owner)
 	var next *string
 	r.NoError(blocks.QueryRow(r.WaitContext(), r.in("SELECT owner FROM holdfast.lock WHERE name = 'k'")).Scan(&next))
 	if next == nil || *next != "slow" {
-		t.Errorf("the lock was not handed to the oldest ticket but is left to the turnstile (%v)", next)
+		t.Errorf("the lock was not handed to the oldest ticket but kept for the turnstile (%v)", next)
 	}
 }
 
@@ -118,10 +118,10 @@ func TestHandOverTakesTwoStatements(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("the client sent %d statements for the last %d locks that were handed to it, want two for each, and one each five seconds", sent, turns)
+	t.Errorf("the client sent %d statements for its last %d grants, want two each, and one each five seconds", sent, turns)
 }
 
-// Waiters behind the idle session leave the turnstile after a moment and wait with a ticket.
+// Waiters behind the idle session leave the turnstile after a short time and wait with a ticket.
 func TestIdleSessionDoesNotBlockTurnstile(t *testing.T) {
 	r := startRig(t)
 	r.execOn(r.openSession(), "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
@@ -140,7 +140,7 @@ func TestIdleSessionDoesNotBlockTurnstile(t *testing.T) {
 	r.checkCleared()
 }
 
-// A session that comes through while the row is held is denied and queues up.
+// A session that passes the turnstile while the row is held is denied and queues up.
 func TestTurnstileDoesNotGrantHeldRow(t *testing.T) {
 	r := startRig(t)
 	holder := r.newDriver()
@@ -152,14 +152,14 @@ func TestTurnstileDoesNotGrantHeldRow(t *testing.T) {
 		r.NoError(conn.QueryRow(r.WaitContext(), r.in("SELECT o_token, o_owner FROM holdfast.enter('k', $1, 10000000, '{}', 1000000, 8000000)"),
 			fmt.Sprint("entrant ", i)).Scan(&token, &owner))
 		if token != nil || owner != g.Owner {
-			t.Errorf("entrant %d: token %v, held by %s, want that %s holds it", i, token, owner, g.Owner)
+			t.Errorf("entrant %d: token %v, held by %s, want held by %s", i, token, owner, g.Owner)
 		}
 		r.NoError(conn.Close(t.Context()))
 	}
 	r.NoError(holder.Check(r.WaitContext(), g))
 }
 
-// After the cut, a release still passes the lock on.
+// After the cut, a release still hands the lock over.
 func TestLeaseSurvivesCutAtTurnstile(t *testing.T) {
 	r := startRig(t)
 	holder, middle, last := r.newDriver(), r.newDriver(), r.newDriver()
@@ -171,7 +171,7 @@ func TestLeaseSurvivesCutAtTurnstile(t *testing.T) {
 	r.execSQL(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND (classid::bigint << 32) + objid::bigint = holdfast.turnstile('k')`)
 	_, err := r.newDriver().Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: endlessTTL, NoWait: true})
 	if !errors.Is(err, driver.ErrHeld) {
-		t.Errorf("Acquire() of another = %v, want ErrHeld", err)
+		t.Errorf("Acquire() by another client = %v, want ErrHeld", err)
 	}
 	r.NoError(holder.Check(r.WaitContext(), g))
 	r.NoError(holder.Release(r.WaitContext(), g, 0))
@@ -185,7 +185,7 @@ func TestLeaseSurvivesCutAtTurnstile(t *testing.T) {
 	r.checkCleared()
 }
 
-// The statement that blocks at the turnstile is executed after its caller has gone.
+// The statement that blocks at the turnstile is executed after its caller has left.
 func TestLateTurnstileEntryTakesNoLock(t *testing.T) {
 	r := startRig(t)
 	holder, waiter := r.newDriver(), r.newDriver()
@@ -201,7 +201,7 @@ func TestLateTurnstileEntryTakesNoLock(t *testing.T) {
 	r.checkCleared()
 }
 
-// The cancelled statement was answered, so the server need not keep a mark that the owner is gone.
+// The server answered the cancelled statement, so it need not keep the mark of the ended owner.
 func TestCancelledWaitDeletesItsMark(t *testing.T) {
 	r := startRig(t)
 	holder, waiter := r.newDriver(), r.newDriver()
@@ -226,7 +226,7 @@ func TestCancelledWaitDeletesItsMark(t *testing.T) {
 	r.checkCleared()
 }
 
-// If the waiters at the turnstile have died, nobody is notified of a lock that is left to them.
+// If the waiters at the turnstile have died, no client is notified of a lock that was left to them.
 func TestTicketAtTurnstileExpiresSoon(t *testing.T) {
 	r := startRig(t)
 	holder, waiter := r.newDriver(), r.newDriver()
@@ -250,7 +250,7 @@ func TestTicketAtTurnstileExpiresSoon(t *testing.T) {
 		g = r.AcquireGrant(holder, "k", endlessTTL)
 	}
 	if longest <= 0 || longest > 3000 {
-		t.Errorf("the ticket of a waiter that blocks stands for %d ms, want 3 s at most", longest)
+		t.Errorf("the ticket of a blocked waiter lasts %d ms, want at most 3 s", longest)
 	}
 	r.checkCleared()
 }
@@ -284,19 +284,19 @@ func TestGrantOfFormerOwnerIsNotUsed(t *testing.T) {
 	g, err := d.TryUnderNewName(r.WaitContext(), "k", func(token int64) {
 		forced = token
 		if r.countRows("SELECT holdfast.force('k', $1)::int", token) != 1 {
-			t.Error("it does not have the lock")
+			t.Error("the waiter did not get the lock")
 		}
 	})
 	r.NoError(err)
 	if g.Token <= forced {
-		t.Errorf("token %d, which was taken away with %d", g.Token, forced)
+		t.Errorf("token %d after the forced %d", g.Token, forced)
 	}
 	r.NoError(d.Check(r.WaitContext(), g))
 	r.NoError(d.Release(r.WaitContext(), g, 0))
 	r.checkCleared()
 }
 
-// A waiter with an older ticket is served before a waiter that comes through the turnstile.
+// A waiter with an older ticket is served before a waiter at the turnstile.
 func TestTicketPrecedesTurnstile(t *testing.T) {
 	r := startRig(t)
 	r.opts.NoListen = true
@@ -312,13 +312,13 @@ func TestTicketPrecedesTurnstile(t *testing.T) {
 	var token *int64
 	r.NoError(tx.QueryRow(t.Context(), r.in("SELECT o_token FROM holdfast.enter('k', 'entrant', 10000000, '{}', 1000000, 8000000)")).Scan(&token))
 	if token != nil {
-		t.Error("who came later has the lock")
+		t.Error("a later waiter got the lock")
 	}
 	r.NoError(tx.Commit(t.Context()))
 	r.NoError(polls.Release(r.WaitContext(), fixture.AwaitResult(r.Rig, next), 0))
 }
 
-// No newcomer takes the lock from waiters at the turnstile. If nobody waits, a newcomer takes it at once.
+// A newcomer does not take the lock from waiters at the turnstile. Without waiters, it takes the lock at once.
 func TestReleaseKeepsLockForTurnstile(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
@@ -337,13 +337,13 @@ func TestReleaseKeepsLockForTurnstile(t *testing.T) {
 		results, err := conn.PgConn().Exec(t.Context(), r.in(free+ask)).ReadAll()
 		r.NoError(err)
 		if took := string(results[1].Rows[0][0]) == "t"; took == crowd {
-			t.Errorf("with somebody at the turnstile (%v) a newcomer takes the lock: %v", crowd, took)
+			t.Errorf("with a waiter at the turnstile (%v) a newcomer got the lock: %v", crowd, took)
 		}
 	}
 }
 
-// The lock is kept for the turnstile, but no waiter comes through. A client that does not wait takes the lock,
-// instead of an error that names no holder.
+// The lock is kept for the turnstile, but no waiter passes it. TryAcquire then takes the lock: its error would
+// name no holder.
 func TestEmptyTurnstileFreesLock(t *testing.T) {
 	r := startRig(t)
 	d, other := r.newDriver(), r.newDriver()
@@ -357,7 +357,7 @@ func TestEmptyTurnstileFreesLock(t *testing.T) {
 	}
 }
 
-// A client may wait for many locks and still opens few connections. It closes them after the waits.
+// A client that waits for many locks still opens few connections. It closes them after the waits.
 func TestWaitConnectionsAreBounded(t *testing.T) {
 	r := startRig(t)
 	r.opts.MaxWaitConns = 2
@@ -375,7 +375,7 @@ func TestWaitConnectionsAreBounded(t *testing.T) {
 		return r.countRows("SELECT count(*) FROM holdfast.ticket") == 8
 	})
 	if most > 2 {
-		t.Errorf("%d connections are at turnstiles, want 2 at most", most)
+		t.Errorf("%d connections are at turnstiles, want at most 2", most)
 	}
 	for i, g := range held {
 		r.NoError(holder.Release(r.WaitContext(), g, 0))
@@ -388,7 +388,7 @@ func TestWaitConnectionsAreBounded(t *testing.T) {
 	})
 }
 
-// A waiter that died while it was blocked delays the waiters behind it by that TTL only.
+// A waiter that died while it was blocked delays the waiters behind it only for that TTL.
 func TestGrantAtTurnstileIsShortUntilConfirmed(t *testing.T) {
 	for _, renews := range []bool{true, false} {
 		t.Run(fmt.Sprint("renews ", renews), func(t *testing.T) {
@@ -410,19 +410,19 @@ func TestGrantAtTurnstileIsShortUntilConfirmed(t *testing.T) {
 				return r.countRows("SELECT count(*) FROM holdfast.lock WHERE owner <> $1", holder.Owner) == 1 || len(r.linkOf(d).Caught) > 0
 			})
 			if left := r.timeLeft(); left > 2*time.Second {
-				t.Errorf("the lock stands for %v before it is confirmed", left)
+				t.Errorf("the unconfirmed lock lasts %v", left)
 			}
 			r.linkOf(d).Resume()
 			g := fixture.AwaitResult(r.Rig, got)
 			if !renews && r.timeLeft() < endlessTTL {
-				t.Errorf("the lock stands for %v, and nobody renews it", r.timeLeft())
+				t.Errorf("the lock lasts %v without a renewal", r.timeLeft())
 			}
 			r.NoError(d.Release(r.WaitContext(), g, 0))
 		})
 	}
 }
 
-// Since then, the lock is the adopter's.
+// The adopter has the lock since the adoption.
 func TestAdoptionSetsSince(t *testing.T) {
 	r := startRig(t)
 	d, heir := r.newDriver(), r.newDriver()
@@ -437,7 +437,7 @@ func TestAdoptionSetsSince(t *testing.T) {
 	}
 }
 
-// A search by name visits all versions of the row that an old snapshot keeps.
+// A search by name reads all versions of the row that an old snapshot keeps.
 func TestTurnstileSearchesRowTwice(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
@@ -463,7 +463,7 @@ func TestTurnstileSearchesRowTwice(t *testing.T) {
 	}
 }
 
-// The server parses and plans a function that is not inlined at each call, which costs more than a hand-over.
+// If a function is not inlined, the server parses and plans it at each call, which costs more than a hand-over.
 func TestFunctionsInSQLAreInlined(t *testing.T) {
 	r := startRig(t)
 	calls := map[string]string{

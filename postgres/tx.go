@@ -36,7 +36,7 @@ func FenceTx(ctx context.Context, tx pgx.Tx, lease Lease) error {
 	return s.checkLease(ctx, tx, lease)
 }
 
-// FenceTx does what the function FenceTx does, in the schema of d.
+// FenceTx is the function FenceTx for the schema of d.
 func (d *Driver) FenceTx(ctx context.Context, tx pgx.Tx, lease Lease) error {
 	return d.schema.checkLease(ctx, tx, lease)
 }

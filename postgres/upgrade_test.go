@@ -87,7 +87,7 @@ func testMigration(t *testing.T, version string) {
 				turn(c)
 			}
 			if _, err := c.TryAcquire(r.WaitContext(), "held", nil); err == nil {
-				t.Error("a client of the new version got what one of the old version has")
+				t.Error("a client of the new version was granted a lock held by the old version")
 			}
 		})
 	}
@@ -102,7 +102,7 @@ func testMigration(t *testing.T, version string) {
 	r.checkCleared()
 }
 
-// A program that starts with newer tables is rejected (TestSchemaErrorsNameFix).
+// A program that starts after the migration is rejected (TestSchemaErrorsNameFix).
 func TestRunningProgramAcceptsNewerTables(t *testing.T) {
 	r := startRig(t)
 	c := r.newClient()
@@ -120,7 +120,7 @@ func TestSchemaFileMatchesMigrate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text, err := postgres.Schema(nil); err != nil || strings.ReplaceAll(text, `"holdfast"`, "holdfast") != string(file) {
-		t.Errorf("schema.sql is not what Schema returns (%v)", err)
+		t.Errorf("schema.sql differs from Schema() (%v)", err)
 	}
 	if want := fmt.Sprintf("p_token + %d,", driverkit.Block); !strings.Contains(string(file), want) {
 		t.Errorf("schema.sql lacks %q", want)

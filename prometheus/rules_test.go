@@ -74,7 +74,7 @@ func TestEachAlertIsTestedAndDocumented(t *testing.T) {
 			}
 		}
 		if !strings.Contains(page, "\n## "+name+"\n") || !strings.Contains(text, "runbook: docs/alerts.md#"+strings.ToLower(name)+"\n") {
-			t.Errorf("%s lacks an entry in %s, or a link to it", name, runbook)
+			t.Errorf("%s has no entry in %s, or no link to it", name, runbook)
 		}
 	}
 }

@@ -115,7 +115,7 @@ func TestTenantsOfSecurityPageAreIsolated(t *testing.T) {
 		{"CLIENT", "LIST"},
 	} {
 		if _, err := server.Ask(raw, cmd); err == nil || !server.LacksPermission(err.Error()) {
-			t.Errorf("%q = %v, want a right that is missing", cmd, err)
+			t.Errorf("%q = %v, want a missing permission", cmd, err)
 		}
 	}
 	if err := theirs.Check(t.Context()); err != nil {
@@ -279,7 +279,7 @@ func TestErrorsHidePasswords(t *testing.T) {
 	_, err := c.TryAcquire(t.Context(), "k", nil)
 	for _, err := range append(shown, err) {
 		if strings.Contains(err.Error(), secretPassword) || strings.Contains(fmt.Sprintf("%+v %#v", err, err), secretPassword) {
-			t.Errorf("%q shows the password", err)
+			t.Errorf("%q contains the password", err)
 		}
 	}
 }
@@ -334,7 +334,7 @@ func TestCredentialsAreRequestedForEachConnection(t *testing.T) {
 	r.do(0, "ACL", "DELUSER", "old") // also ends its connections
 	r.eventually("a connection of the new user", func() bool { return l.Extend(t.Context(), longTTL) == nil })
 	if asked.Load() == before {
-		t.Error("Credentials was not asked again")
+		t.Error("Credentials was not called again")
 	}
 	r.release(l)
 
@@ -406,7 +406,7 @@ func TestTLS(t *testing.T) {
 	checkMentions(t, err, lax.Addr(), "expired", "renew its certificate")
 }
 
-// Many locks share the counter that a new connection finds. Trying the permissions on it must not change it.
+// A new connection tries the permissions on a counter that many locks share, and must not change it.
 func TestPermissionCheckKeepsCounters(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
@@ -477,7 +477,7 @@ func TestCertificatesAreReadForEachConnection(t *testing.T) {
 		case e := <-events:
 			refused = e.State == driver.NodeDown && strings.Contains(fmt.Sprint(e.Err), "TLS handshake")
 		case <-r.contextInTime().Done():
-			t.Fatal("the new certificate of the server is not noticed")
+			t.Fatal("the server's new certificate was not used")
 		}
 	}
 	put(next)

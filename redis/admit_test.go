@@ -30,7 +30,7 @@ func startAlways(t *testing.T, n int) *rig {
 	return r
 }
 
-// openVoting opens a client of a set that has been used before.
+// openVoting opens a client of a set that other clients have already admitted.
 func (r *rig) openVoting(opts redis.Options) *redis.Driver {
 	r.Helper()
 	if opts.MaxTTL == 0 {
@@ -54,7 +54,7 @@ func (r *rig) checkQuarantined(d *redis.Driver, i int) {
 	})
 }
 
-// The configuration of a replaced node looks like that of a durable node, although its data are gone.
+// A replaced node has the configuration of a durable node, but its data is gone.
 func TestReplacedDurableNodeSitsOutQuarantine(t *testing.T) {
 	r := startAlways(t, 3)
 	d := r.openVoting(redis.Options{MaxTTL: time.Minute})
@@ -70,7 +70,7 @@ func TestReplacedDurableNodeSitsOutQuarantine(t *testing.T) {
 }
 
 // The replica has the marker of the node and is durable itself, and clients reach it at the same address. But
-// its disk has only what it received before the master failed.
+// its disk lacks the writes that it had not received when the master failed.
 func TestDurableReplicaAtMasterAddressSitsOutQuarantine(t *testing.T) {
 	r := startAlways(t, 3)
 	replica := redistest.Start(t, &redisproc.Options{AppendOnly: "always", Args: r.replicaOf(0)})
@@ -78,7 +78,7 @@ func TestDurableReplicaAtMasterAddressSitsOutQuarantine(t *testing.T) {
 	opts := &redis.Options{MaxTTL: time.Minute, Timeout: busyTimeout()}
 	r.openDriver(way.nodes(), opts).Close() // without quarantine
 	if marker := fmt.Sprint(r.do(0, "GET", "holdfast:set")); !strings.Contains(marker, "durable=") {
-		t.Fatalf("the marker of the master is %q", marker)
+		t.Fatalf("marker of the master = %q", marker)
 	}
 	r.eventually("the replica has the marker", func() bool {
 		marker, err := replica.Do("GET", "holdfast:set")
@@ -110,7 +110,7 @@ func TestNodeWithoutReplaySitsOutQuarantine(t *testing.T) {
 	d := r.openVoting(redis.Options{MaxTTL: time.Minute, Username: "locker", Password: secretPassword})
 	c := r.clientOf(d, nil)
 	if marker := r.do(0, "GET", "holdfast:set").(string); strings.Contains(marker, "durable=") {
-		t.Errorf("it is believed to remember: %q", marker)
+		t.Errorf("the client trusts its durability: %q", marker)
 	}
 	r.do(0, "BGREWRITEAOF")
 	r.eventually("the file is rewritten", func() bool {
@@ -158,7 +158,7 @@ func TestFullNodeIsCheckedOnceItHasRoom(t *testing.T) {
 	d := r.openDriver(r.nodes(), nil) // it was admitted before, so nothing has to be written
 	defer d.Close()
 	if err := l.Extend(t.Context(), longTTL); err != nil {
-		t.Errorf("a full node does not renew: %v", err)
+		t.Errorf("a full node did not renew: %v", err)
 	}
 	r.release(l)
 	r.checkCleared()
@@ -244,7 +244,7 @@ func TestReadOnlyIgnoresNodesInQuarantine(t *testing.T) {
 		}
 		for i, n := range st.Nodes {
 			if quarantined := n.Err != nil && strings.Contains(n.Err.Error(), "in quarantine: does not vote yet"); quarantined != (i < wiped) {
-				t.Errorf("%d nodes wiped: node %d says %+v", wiped, i, n)
+				t.Errorf("%d nodes wiped: node %d reports %+v", wiped, i, n)
 			}
 		}
 		var last error
@@ -252,7 +252,7 @@ func TestReadOnlyIgnoresNodesInQuarantine(t *testing.T) {
 			last = err
 		}
 		if errors.Is(last, holdfast.ErrUnavailable) != (wiped >= 2) {
-			t.Errorf("%d nodes wiped: List() ends with %v", wiped, last)
+			t.Errorf("%d nodes wiped: List() = %v", wiped, last)
 		}
 		if after := r.writeCounts(); after != before {
 			t.Errorf("written: %s, before: %s", after, before)
@@ -312,7 +312,7 @@ func TestReadOnlyRejectsNodeOfAnotherSet(t *testing.T) {
 	checkMentions(t, err, "n=3", "n=1")
 }
 
-// Two lock spaces on one server are independent.
+// Two prefixes on one server are independent sets of locks.
 func TestEachPrefixHasItsOwnSet(t *testing.T) {
 	r := startRig(t, 3)
 	r.openDriver(r.nodes(), nil).Close()
@@ -381,11 +381,11 @@ func TestAdmissionsWithoutQuarantineAreLogged(t *testing.T) {
 				t.Errorf("a new set: %d warnings, want %d: %q", n, len(nodes), log.lines())
 			}
 			if n := opened(); n != 0 {
-				t.Errorf("a set that votes: %d warnings: %q", n, log.lines())
+				t.Errorf("an admitted set: %d warnings: %q", n, log.lines())
 			}
 			r.do(0, "FLUSHALL")
 			if n := opened(); n != 1 {
-				t.Errorf("one node was wiped: %d warnings: %q", n, log.lines())
+				t.Errorf("one wiped node: %d warnings: %q", n, log.lines())
 			}
 		})
 	}
@@ -393,12 +393,12 @@ func TestAdmissionsWithoutQuarantineAreLogged(t *testing.T) {
 		r, log := startRig(t, 1), new(logRecorder)
 		r.openDriver(r.nodes(), &redis.Options{Logger: slog.New(log)}).Close()
 		if log.has("quarantine=off") {
-			t.Errorf("it has no quarantine: %q", log.lines())
+			t.Errorf("without quarantine: %q", log.lines())
 		}
 	})
 }
 
-// After a restart from a snapshot, a master that had replicas reports the same as a promoted replica.
+// After a restart from a snapshot, a master that had replicas looks like a promoted replica.
 func TestRestartFromSnapshotIsNotPromotion(t *testing.T) {
 	c := startReplicatedPair(t)
 	c.eventually("a snapshot", func() bool { // the snapshot for the replica may be in progress
@@ -430,12 +430,12 @@ func (r *rig) awaitCause(events <-chan driver.NodeEvent, node, word string) {
 			}
 			had = append(had, fmt.Sprint(e))
 		case <-timeout:
-			r.Fatalf("no event of %s that says %q, but %q", node, word, had)
+			r.Fatalf("no event of %s that contains %q, only %q", node, word, had)
 		}
 	}
 }
 
-// An event reports each new cause, not only that the node is down.
+// Each new cause sends an event, although the node was down before.
 func TestNewCauseSendsNodeEvent(t *testing.T) {
 	r := startRig(t, 3)
 	way := newRoute(t, r.servers)
@@ -493,7 +493,7 @@ func TestFullNodeSendsNodeEvent(t *testing.T) {
 		defer close(asked)
 		for asking.Err() == nil {
 			if l, err := c.TryAcquire(asking, "k", nil); err == nil {
-				t.Errorf("two full nodes of three have granted %d", l.Token())
+				t.Errorf("two full nodes of three granted %d", l.Token())
 			}
 		}
 	}()
@@ -507,7 +507,7 @@ func TestFullNodeSendsNodeEvent(t *testing.T) {
 	r.awaitState(events, full, driver.NodeUp)
 }
 
-// Two addresses that swap their servers do not count as one server twice.
+// Two addresses that swap their servers do not count as one server listed twice.
 func TestAddressesMaySwapServers(t *testing.T) {
 	r := startRig(t, 3)
 	way := newRoute(t, r.servers)

@@ -80,7 +80,8 @@ func TestNoteOfTakeoverOutlastsTrust(t *testing.T) {
 				}
 				for i := range n {
 					var score any
-					// a force is done when the remaining nodes are no quorum; the others may execute it later
+					// a force is done when the remaining nodes are no quorum; the other nodes may execute it
+					// later
 					r.eventually(fmt.Sprintf("a note of %s on node %d", what, i), func() bool {
 						score = r.do(i, "ZSCORE", wire.QueueKey("lock:"+what), "~"+l.Owner())
 						return score != nil
@@ -91,7 +92,7 @@ func TestNoteOfTakeoverOutlastsTrust(t *testing.T) {
 					}
 					end := time.UnixMilli(int64(-until - 1e14))
 					if end.Sub(before) <= least || n == 1 && time.Until(end) > longTTL {
-						t.Errorf("%s: node %d knows it for %v", what, i, end.Sub(before))
+						t.Errorf("%s: node %d keeps the owner note for %v", what, i, end.Sub(before))
 					}
 				}
 			}

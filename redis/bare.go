@@ -10,8 +10,8 @@ const maxBareNames = 1000
 
 // bareKeySearch finds programs that lock the same names with other keys. Libraries such as redsync use the bare
 // name as the key, and do not exclude a client with a prefix: both may then hold the lock, for example while
-// programs change from one library to the other. At most once a second, each node is asked for the bare key of
-// one name that this client has asked for since.
+// programs change from one library to the other. At most once a second, the search asks each node for the bare
+// key of one name that this client has used since.
 type bareKeySearch struct {
 	name atomic.Pointer[string] // first name that was asked for since the last look; nil: none
 
@@ -19,7 +19,7 @@ type bareKeySearch struct {
 	told map[string]bool
 }
 
-// noteName stores name for the next look.
+// noteName stores name for the next search.
 func (b *bareKeySearch) noteName(name string) {
 	if b.name.Load() == nil {
 		taken := name // otherwise each call would allocate

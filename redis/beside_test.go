@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// A server stands still, another takes over its address, and the first one continues. The client leaves it as
-// soon as it has met the other one, because other clients get the lock there.
+// A server is suspended, another server takes over its address, and the first one resumes. The client leaves
+// the first server as soon as it has met the other, because other clients get the lock there.
 func TestServerThatLostItsAddressIsReplaced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -58,7 +58,7 @@ func TestServerThatLostItsAddressIsReplaced(t *testing.T) {
 		standsUntil.Store(continues.UnixNano())
 		time.Sleep(10 * time.Second)
 		if last := time.Unix(0, askedFirst.Load()); last.After(continues.Add(2 * time.Second)) {
-			t.Errorf("the first server was asked %v after it continued", last.Sub(continues))
+			t.Errorf("the first server received a request %v after it resumed", last.Sub(continues))
 		}
 		second.mu.Lock()
 		defer second.mu.Unlock()

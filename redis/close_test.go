@@ -63,7 +63,7 @@ func (r *rig) closeUnderLoad() {
 	r.checkCleared() // a slow server may still have releases to execute
 }
 
-// A Dial of the user, for example of a server in the test's own memory, may ignore its context.
+// A user's Dial may ignore its context.
 func TestCloseStopsDialing(t *testing.T) {
 	r := startRig(t, 1)
 	var dialled atomic.Int32

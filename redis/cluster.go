@@ -120,7 +120,7 @@ func (c *cluster) sendTo(to *node, e link.Entry) {
 }
 
 // noteCarried records that a request of rt was answered, or never will be, and sends the requests that waited
-// for it. If done overtook earlier requests of the same lock, these fail.
+// for it. Earlier requests of the same lock that done overtook fail.
 func (c *cluster) noteCarried(rt *route, done *engine.Request) {
 	var late []link.Entry
 	rt.mu.Lock()
@@ -205,7 +205,7 @@ func (c *cluster) flushRoute(rt *route) {
 	}
 }
 
-// failUncarried fails a request that no shard has carried out, and that belongs to no route any more.
+// failUncarried fails a request that no shard has executed and that is on no route any more.
 func (c *cluster) failUncarried(n *node, e link.Entry, err error) {
 	e.Route = nil
 	if n == nil {
@@ -398,8 +398,8 @@ func (c *cluster) hearsAllShards() bool {
 // reportOrder orders the reports of a state that several goroutines change.
 type reportOrder struct{ count atomic.Uint64 }
 
-// publishState calls say with the state that look returns, after the caller has changed it. If another goroutine
-// changes the state meanwhile, publishState does it again, so that the last report is correct.
+// publishState calls say with the state that look returns, after the caller has changed the state. If another
+// goroutine changes the state meanwhile, publishState repeats this, so that the last report is correct.
 func (n *reportOrder) publishState(look func() bool, say func(bool)) {
 	for at := n.count.Add(1); ; {
 		say(look())
@@ -411,8 +411,8 @@ func (n *reportOrder) publishState(look func() bool, say func(bool)) {
 	}
 }
 
-// acceptsWakeUp reports whether a wake-up of owner from n counts. A cluster passes each message on to all
-// nodes, but only from the shard of the lock it comes in order with the answers.
+// acceptsWakeUp reports whether a wake-up of owner from n counts. A cluster forwards each message to all nodes,
+// but only the shard of the lock sends it in order with its answers.
 func (c *cluster) acceptsWakeUp(n *node, owner string) bool {
 	key := c.d.engine.KeyOf(owner)
 	if key == "" {

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// When a replica takes over, counters are lost that it did not have. Then the slot, with the remaining
-// counters, moves to another shard, and the shard whose marker has the floor leaves.
+// When a replica takes over, the counters that it had not received are lost. Then the slot moves to another
+// shard with the remaining counters, and the shard whose marker has the floor leaves.
 func TestTokensRiseWhenSlotLeavesFailedOverShard(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{
 		Masters: 3, Replicas: 1, Server: redisproc.Options{Args: []string{"--cluster-require-full-coverage", "no"}},

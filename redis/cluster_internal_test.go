@@ -131,13 +131,13 @@ func TestRequestsStayInOrderDuringSlotMove(t *testing.T) {
 		synctest.Wait()
 		giveUp := startAttempt(t, d) // the slot is known to be b's, but a has not answered the release
 		if early := takeScripts(atB); len(early) > 0 {
-			t.Errorf("b was sent %q before a had answered all", early)
+			t.Errorf("b received %q before a had answered everything", early)
 		}
 		a.Write(moved)
 		second := takeScripts(atB)
 		want := []string{fmt.Sprint(first[0], " ", firstToken()), first[1]} // tokens begin at the clock after a slot was found at another shard
 		if len(second) != 3 || !slices.Equal(second[:2], want) || !strings.HasPrefix(second[2], "acquire") {
-			t.Errorf("b was sent %q, want %q and an acquire", second, want)
+			t.Errorf("b received %q, want %q and an acquire", second, want)
 		}
 		b.Write([]byte("*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n:1\r\n:1000\r\n"))
 		giveUp()
@@ -175,15 +175,15 @@ func TestShardReceivesAskingOnRedirection(t *testing.T) {
 		b.Write([]byte("+OK\r\n-TRYAGAIN later\r\n"))
 		time.Sleep(splitKeysPause)
 		if again := takeScripts(atA); len(again) != 1 {
-			t.Errorf("a was sent %q, want the acquire again", again)
+			t.Errorf("a received %q, want the acquire again", again)
 		}
 		a.Write([]byte("*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n"))
 		giveUp()
 	})
 }
 
-// Of the waiting requests, only those go to the importing shard whose keys are known to be there. It would
-// deny a renewal of a lock that the old shard still has.
+// Only the waiting requests whose keys are known to be on the importing shard go there. It would deny a renewal
+// of a lock that the old shard still has.
 func TestOnlyRedirectedKeysGoToImportingShard(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
@@ -227,13 +227,13 @@ func TestOnlyRedirectedKeysGoToImportingShard(t *testing.T) {
 		synctest.Wait()
 		a.Write(ask)
 		if at := takeScripts(atB); len(at) != 4 || at[0] != "ASKING" || at[2] != "ASKING" {
-			t.Errorf("b was sent %q, want the acquires alone", at)
+			t.Errorf("b received %q, want only the acquires", at)
 		}
 		b.Write([]byte("+OK\r\n-TRYAGAIN later\r\n+OK\r\n*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n"))
 		time.Sleep(splitKeysPause)
 		at := takeScripts(atA)
 		if !slices.Contains(at, "renew of lock:{k}held") {
-			t.Errorf("a was sent %q, want the renewal among them", at)
+			t.Errorf("a received %q, want the renewal among them", at)
 		}
 		replyTo(a, at)
 		select {
@@ -242,7 +242,7 @@ func TestOnlyRedirectedKeysGoToImportingShard(t *testing.T) {
 				t.Errorf("the renewal: %v", err)
 			}
 		case <-time.After(time.Second):
-			t.Error("the renewal is not answered")
+			t.Error("the renewal got no answer")
 		}
 		for _, end := range giveUp {
 			end()
@@ -250,8 +250,7 @@ func TestOnlyRedirectedKeysGoToImportingShard(t *testing.T) {
 	})
 }
 
-// replyTo answers the requests with these names: another owner has the lock, except if the request is a
-// renewal.
+// replyTo answers the requests with these names: renewals succeed, and otherwise another owner has the lock.
 func replyTo(far net.Conn, names []string) {
 	for _, name := range names {
 		if strings.HasPrefix(name, "acquire") {
@@ -262,7 +261,7 @@ func replyTo(far net.Conn, names []string) {
 	}
 }
 
-// A request that can be executed does not wait for one that has to.
+// A request with ASKING that its shard can execute does not wait for one that it cannot execute yet.
 func TestAskingRequestDoesNotWaitForOthers(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
@@ -281,13 +280,13 @@ func TestAskingRequestDoesNotWaitForOthers(t *testing.T) {
 		first := takeScripts(atA)
 		a.Write(fmt.Appendf(nil, "-TRYAGAIN later\r\n-ASK %d b:6379\r\n", wire.Slot("{k}")))
 		if at := takeScripts(atB); len(at) != 2 || at[1] != first[1] {
-			t.Errorf("b was sent %q, want ASKING and %q", at, first[1])
+			t.Errorf("b received %q, want ASKING and %q", at, first[1])
 		}
 		b.Write([]byte("+OK\r\n*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n"))
 		time.Sleep(splitKeysPause)
 		at := takeScripts(atA)
 		if len(at) == 0 || at[0] != first[0] {
-			t.Errorf("a was sent %q, want %q again", at, first[0])
+			t.Errorf("a received %q, want %q again", at, first[0])
 		}
 		replyTo(a, at)
 		for _, end := range giveUp {
@@ -308,11 +307,11 @@ func TestInspectFollowsItsSlot(t *testing.T) {
 		a.Write(fmt.Appendf(nil, "-MOVED %d b:6379\r\n", wire.Slot("lock:k")))
 		time.Sleep(splitKeysPause)
 		if at := takeScripts(atB); len(at) != 1 {
-			t.Fatalf("b was sent %q, want the look; a %q", at, takeScripts(atA))
+			t.Fatalf("b received %q, want the read; a %q", at, takeScripts(atA))
 		}
 		b.Write([]byte("*4\r\n$1\r\nx\r\n:5000\r\n$1\r\n7\r\n:0\r\n"))
 		if v := <-seen; v.Err != nil || v.Owner != "x" {
-			t.Errorf("the look has %+v", v)
+			t.Errorf("the read returned %+v", v)
 		}
 	})
 }
@@ -365,13 +364,13 @@ func TestReleaseOwedToRetiredShardGoesToSuccessor(t *testing.T) {
 			next.settleDebts(next.link.Load())
 		}()
 		if at := takeScripts(atB); !slices.Contains(at, first[1]) {
-			t.Errorf("b was sent %q, want the %s", at, first[1])
+			t.Errorf("b received %q, want the %s", at, first[1])
 		}
 		<-done
 	})
 }
 
-// No caller waits for the answer any more, but the lock stays held until the release is executed.
+// No caller waits for the answer, but the lock stays held until the release is executed.
 func TestReleaseSearchesShardAfterItsDeadline(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
@@ -385,17 +384,17 @@ func TestReleaseSearchesShardAfterItsDeadline(t *testing.T) {
 		a.Write([]byte("*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n-TRYAGAIN later\r\n"))
 		time.Sleep(2 * splitKeysPause)
 		if again := takeScripts(atA); !slices.Equal(again, first[1:]) {
-			t.Errorf("a was sent %q again, want the release", again)
+			t.Errorf("a received %q again, want the release", again)
 		}
 	})
 }
 
-// shardWithID is a shard whose id the client knows.
+// shardWithID is a shard with a known id.
 type shardWithID struct{ place.Place }
 
 func (shardWithID) Shard() string { return "a" }
 
-// A shard is asked each second, and only once if a ping is due at the same time.
+// The client asks a shard for its role each second, and only once if a ping is due at the same time.
 func TestShardRoleIsCheckedEachSecond(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
@@ -422,13 +421,13 @@ func TestShardRoleIsCheckedEachSecond(t *testing.T) {
 			}
 		}
 		if want := int(pingEvery / time.Second); count != want {
-			t.Errorf("asked %d times in %v, want %d: %q", count, pingEvery, want, asked)
+			t.Errorf("received %d requests in %v, want %d: %q", count, pingEvery, want, asked)
 		}
 	})
 }
 
-// Callers write to a shard themselves while few requests are pending, as to a single server, because no other
-// node is asked meanwhile.
+// While few requests are pending, the caller writes to a shard itself, as to a single server: it asks no other
+// node meanwhile.
 func TestCallerWritesToIdleShardItself(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
@@ -479,8 +478,7 @@ func TestLastSubscriptionReportWins(t *testing.T) {
 	})
 }
 
-// Each shard has its own lane. A crowd that waits for a hung shard costs the claims to another shard's locks
-// no time.
+// Each shard has its own lane, so waiters for a hung shard do not delay claims on another shard.
 func TestHungShardDoesNotDelayOtherShards(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
@@ -516,7 +514,7 @@ func TestHungShardDoesNotDelayOtherShards(t *testing.T) {
 		acquire(&free, t.Context(), others)
 		free.Wait()
 		if took := time.Since(start); took != 0 {
-			t.Errorf("locks of the shard that answers at once took %v", took)
+			t.Errorf("locks of the healthy shard took %v", took)
 		}
 		cancel()
 		blocked.Wait()

@@ -46,7 +46,7 @@ func TestOperatorsSeeWholeCluster(t *testing.T) {
 	select {
 	case <-leases[0].Context().Done():
 	case <-r.contextInTime().Done():
-		t.Error("the holder did not hear of it")
+		t.Error("the holder was not notified")
 	}
 	checkMentions(t, context.Cause(leases[0].Context()), "maintenance")
 	stray := r.atMaster("stray", "SET", "lock:stray", "x")
@@ -64,7 +64,7 @@ func TestOperatorsSeeWholeCluster(t *testing.T) {
 	forgetful := 0
 	for _, f := range d.Diagnose(t.Context(), time.Second) {
 		if f.Verdict == driver.VerdictFault {
-			t.Errorf("the doctor finds %+v", f)
+			t.Errorf("the doctor reports %+v", f)
 		}
 		if f.Check == "persistence" && strings.Contains(f.Fix, "appendonly yes") {
 			forgetful++
@@ -74,7 +74,7 @@ func TestOperatorsSeeWholeCluster(t *testing.T) {
 		}
 	}
 	if len(nodes) != 4 { // and the cluster as a whole
-		t.Errorf("the doctor has looked at %q", nodes)
+		t.Errorf("the doctor checked %q", nodes)
 	}
 	if forgetful != 3 {
 		t.Errorf("%d masters that have no append-only file are named, of 3", forgetful)

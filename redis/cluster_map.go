@@ -146,7 +146,7 @@ func (c *cluster) hasMap() bool {
 	return len(c.shards) > 0
 }
 
-// askApart sends commands over a new connection.
+// askApart sends commands over a separate, new connection.
 func (n *node) askApart(ctx context.Context, cmds [][]string) (replies []any, err error) {
 	err = n.net.Visit(ctx, n.addr, func(l *resp.Conn) error {
 		if _, err := n.place.Login(ctx, n.addr, l); err != nil {
@@ -226,8 +226,8 @@ func (c *cluster) applyMap(m slotMap) {
 	}
 }
 
-// retireShard ends the connection to a node that has no slots any more. The new shards of its slots take over
-// its debts.
+// retireShard ends the connection to a node that has no slots any more. The new shards of its slots get the
+// releases that it has not executed.
 func (c *cluster) retireShard(n *node) {
 	n.mu.Lock()
 	n.err = place.ErrNotMaster
@@ -237,7 +237,7 @@ func (c *cluster) retireShard(n *node) {
 	c.inheritDebts(n, due)
 }
 
-// inheritDebts passes the releases that n is owed to the shards that have their locks.
+// inheritDebts passes the releases that n has not executed to the shards that now have the locks.
 func (c *cluster) inheritDebts(n *node, debts []debt) {
 	parts := make(map[*node][]debt)
 	for _, d := range debts {

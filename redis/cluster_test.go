@@ -63,7 +63,7 @@ func (r *clusterRig) master(name string) (master, other *redisproc.Server) {
 	return master, other
 }
 
-// findMaster returns what master returns, without waiting: nil if no master reports that it has the slot.
+// findMaster is master without the wait: it returns nil if no master reports that it has the slot.
 func (r *clusterRig) findMaster(name string) (master, other *redisproc.Server) {
 	r.Helper()
 	for _, s := range r.cluster.Masters() {
@@ -158,7 +158,7 @@ func TestKeysOfLockShareItsSlot(t *testing.T) {
 	}
 }
 
-// The keys of a name are on two servers for a while, and no client may acquire it there.
+// While the slot moves, the keys of a name are on two servers, and no client may acquire it there.
 func TestMovedSlotKeepsItsLocks(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
 	g := &guardedResource{t: t}
@@ -172,12 +172,12 @@ func TestMovedSlotKeepsItsLocks(t *testing.T) {
 	}
 	stop()
 	if held.Context().Err() != nil {
-		t.Errorf("the lease that was held is over: %v", context.Cause(held.Context()))
+		t.Errorf("the held lease was lost: %v", context.Cause(held.Context()))
 	}
 	r.release(held)
 }
 
-// An operator may leave the keys of a lock on two servers for any time. Its holder renews in each phase.
+// An operator may leave the keys of a lock on two servers for any time. Its holder renews it in each phase.
 func TestLeaseIsRenewedInEachPhaseOfMove(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
 	c := r.newClient("")
@@ -203,13 +203,13 @@ func TestLeaseIsRenewedInEachPhaseOfMove(t *testing.T) {
 			}
 		})
 		if want := map[bool]int{false: 3, true: 4}[waits]; phases < want {
-			t.Errorf("%d phases of the move were seen, want %d", phases, want)
+			t.Errorf("observed %d phases of the move, want %d", phases, want)
 		}
 	}
 	r.release(l)
 }
 
-// Newer servers move a slot with all its keys at once, and clients learn of it afterwards.
+// Newer servers move a slot with all its keys at once, and clients notice it afterwards.
 func TestAtomicSlotMoveKeepsLocks(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
 	g := &guardedResource{t: t}
@@ -231,7 +231,7 @@ func TestAtomicSlotMoveKeepsLocks(t *testing.T) {
 	}
 	stop()
 	if held.Context().Err() != nil {
-		t.Errorf("the lease that was held is over: %v", context.Cause(held.Context()))
+		t.Errorf("the held lease was lost: %v", context.Cause(held.Context()))
 	}
 	r.release(held)
 }
@@ -264,7 +264,7 @@ func TestWaiterFollowsItsSlot(t *testing.T) {
 	})
 	r.move("k", nil)
 	if err := l.Check(t.Context()); err != nil {
-		t.Errorf("Check() = %v after the slot has moved", err)
+		t.Errorf("Check() = %v after the slot moved", err)
 	}
 	r.release(l)
 	if err := <-granted; err != nil {
@@ -307,13 +307,13 @@ func TestFailedOverShardSitsOutQuarantine(t *testing.T) {
 		t.Fatal(err)
 	}
 	if took := time.Since(begin); took < 8*time.Second {
-		t.Errorf("a lock was granted %v after the failover, before those of the old master are over", took)
+		t.Errorf("a lock was granted %v after the failover, before the old master's leases expired", took)
 	}
 	if l.Token() <= last.Token() {
 		t.Errorf("token %d after %d", l.Token(), last.Token())
 	}
 	if held.Context().Err() != nil {
-		t.Errorf("a lease that the replica knew is over: %v", context.Cause(held.Context()))
+		t.Errorf("a lease known to the replica was lost: %v", context.Cause(held.Context()))
 	}
 	r.release(l, held)
 }
@@ -332,7 +332,7 @@ func TestOtherShardsKeepWorking(t *testing.T) {
 	r.release(r.acquire(c, name, nil))
 	_, err := c.TryAcquire(t.Context(), "k", nil)
 	if !errors.Is(err, holdfast.ErrUnavailable) {
-		t.Errorf("TryAcquire() = %v on the shard that is down", err)
+		t.Errorf("TryAcquire() = %v on the down shard", err)
 	}
 	if err := down.Restart(t.Context()); err != nil {
 		t.Fatal(err)
@@ -345,18 +345,18 @@ func TestErrorNamesWrongKindOfServer(t *testing.T) {
 	_, err := redis.Open(t.Context(), "redis+cluster://"+plain.Addr()+"?timeout="+busyTimeout().String(), nil)
 	checkMentions(t, err, plain.Addr(), "not part of a Redis Cluster", "redis://")
 	if !errors.Is(err, driver.ErrConfig) {
-		t.Errorf("%v is no driver.ErrConfig", err)
+		t.Errorf("error %v does not match driver.ErrConfig", err)
 	}
 	_, err = redis.Open(t.Context(), "redis://"+r.servers[0].Addr()+"?timeout="+busyTimeout().String(), nil)
 	checkMentions(t, err, "part of a Redis Cluster", "redis+cluster://")
 	_, err = redis.Open(t.Context(), r.url("&db=1"), nil)
 	checkMentions(t, err, "database 0")
-	// One shard is enough, as in some managed services.
+	// The URL names one shard, as with some managed services.
 	c := r.newClient("")
 	r.release(r.acquire(c, "k", nil))
 }
 
-// A cluster may not know the address by which its clients reach it, and may use names for its nodes.
+// A cluster may not know the address that its clients use, and may use names for its nodes.
 func TestClusterIsReachedThroughOneName(t *testing.T) {
 	cert, err := redisproc.NewCertificate(t.TempDir())
 	if err != nil {
@@ -381,7 +381,7 @@ func TestClusterIsReachedThroughOneName(t *testing.T) {
 			r.release(r.acquire(c, "a", nil))
 			for _, n := range d.Nodes() {
 				if !strings.HasPrefix(n.Node, "localhost:") {
-					t.Errorf("node %s is not reached by its name", n.Node)
+					t.Errorf("node %s cannot be reached by its name", n.Node)
 				}
 			}
 		})

@@ -12,9 +12,9 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/server"
 )
 
-// confirmOnReplica waits until a replica has all that the server of l did for lock. For a node that does not
-// fail over it returns nil at once. It writes a key after the other writes, and waits until a replica has that
-// key. It uses a separate connection, because WAIT delays all later commands of its connection.
+// confirmOnReplica waits until a replica has all writes of l's server for lock. For a node that does not fail
+// over it returns nil at once. It writes a key after the other writes, and waits until a replica has that key.
+// It uses a separate connection, because WAIT delays all later commands of its connection.
 func (n *node) confirmOnReplica(ctx context.Context, l *connection, lock engine.Lock) error {
 	if !n.place.Replaced() {
 		return nil

@@ -64,8 +64,8 @@ func tryAcquire(ctx context.Context, d *Driver) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-// A node that cannot store a lock has a defect, even if its server hides the error of a command in the error
-// of the script.
+// A node that cannot store a lock has a defect, even if its server wraps the error of a command in the error of
+// the script.
 func TestWriteRejectionsAreRecognized(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
@@ -106,7 +106,7 @@ func TestPausedClientReadsAnswersBeforeDisconnecting(t *testing.T) {
 		far.Write([]byte("+PONG\r\n"))
 		time.Sleep(2 * watchEvery)
 		if l.Ended() {
-			t.Error("it hung up before it read the answer")
+			t.Error("the client disconnected before it read the answer")
 		}
 		l.HangUp(errHungUp)
 		<-ended
@@ -138,11 +138,11 @@ func TestSuspendedClientChecksItsMaster(t *testing.T) {
 		}()
 		time.Sleep(stopped - time.Millisecond)
 		if err := l.prepareRequest(&engine.Request{Lock: new(engine.Lock), Ask: quorum.Ask{Kind: quorum.AskAcquire}}); !errors.Is(err, session.ErrSlept) {
-			t.Errorf("a request is sent to the old master: %v", err)
+			t.Errorf("prepareRequest to the old master = %v, want ErrSlept", err)
 		}
 		time.Sleep(2 * watchEvery)
 		if !l.Ended() {
-			t.Error("it stays with the old master")
+			t.Error("the client kept the connection to the old master")
 		}
 		l.HangUp(errHungUp)
 		<-ended
@@ -156,12 +156,12 @@ func TestIdleClientNoticesDeadPeer(t *testing.T) {
 		start := time.Now()
 		watch(l, func() {})
 		if took := time.Since(start); took > pingEvery+pace.SilenceTime()+2*watchEvery {
-			t.Errorf("noticed after %v, want a ping each %v and %v for its answer", took, pingEvery, pace.SilenceTime())
+			t.Errorf("noticed after %v, want a ping every %v and %v for its answer", took, pingEvery, pace.SilenceTime())
 		}
 	})
 }
 
-// A link that loses a renewal stays open while the client opens another one, in time to renew the lease.
+// A connection that loses a renewal stays open while the client opens another one, in time to renew the lease.
 func TestDeadConnectionLeavesTimeToRenew(t *testing.T) {
 	t.Parallel()
 	const ttl = 2 * time.Second
@@ -186,21 +186,21 @@ func TestDeadConnectionLeavesTimeToRenew(t *testing.T) {
 		start, opened := time.Now(), make(chan time.Duration, 100)
 		d.nodes[0].net.Dialer.Dial = func(context.Context, string, string) (net.Conn, error) {
 			if len(opened) == 0 && l.Ended() {
-				t.Error("the link was given up before the client tried to open another")
+				t.Error("the connection was closed before the client dialed another one")
 			}
 			opened <- time.Since(start)
 			return nil, syscall.ECONNREFUSED
 		}
 		watch(l, func() {})
 		if took := <-opened; took >= ttl/2 { // the renewal is sent after a third of the TTL
-			t.Errorf("another link was opened after %v, of a lease with a TTL of %v", took, ttl)
+			t.Errorf("dialed another connection after %v, with a lease TTL of %v", took, ttl)
 		}
 		cancel()
 		renewing.Wait()
 	})
 }
 
-// A server does not vote twice while a connection is opened beside an open one of its node.
+// A server does not get a second vote while the client opens another connection to its node.
 func TestFailedReplacementLeavesNodeListed(t *testing.T) {
 	t.Parallel()
 	withLink(t, func(t *testing.T, d *Driver, _ *connection, _ net.Conn) {
@@ -214,7 +214,7 @@ func TestFailedReplacementLeavesNodeListed(t *testing.T) {
 			return near, nil
 		}
 		if _, _, err := d.gate.dialNode(t.Context(), d.nodes[0]); err == nil {
-			t.Fatal("a server that hangs up was admitted")
+			t.Fatal("a server that closed the connection was admitted")
 		}
 		if err := d.gate.noteArrival("other:6379", run); err == nil {
 			t.Error("the same server votes under another address")
@@ -222,7 +222,7 @@ func TestFailedReplacementLeavesNodeListed(t *testing.T) {
 	})
 }
 
-// A node accepts no token from before its floor rose, because another client may have it since.
+// A node rejects tokens from before its floor rose, because another client may have them since.
 func TestTokenOlderThanConnectionIsNotCommitted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -267,12 +267,12 @@ func TestTokenOlderThanConnectionIsNotCommitted(t *testing.T) {
 			far.Write([]byte(":132\r\n"))
 		}
 		if err := <-done; err != nil {
-			t.Errorf("the other two have granted: %v", err)
+			t.Errorf("Acquire() on the other two nodes = %v", err)
 		}
 		synctest.Wait()
 		for len(asked) > 0 {
 			if sha := <-asked; sha == d.opts.format().Commit.SHA {
-				t.Error("the token is committed")
+				t.Error("the token was committed")
 			}
 		}
 		for _, l := range append(others, second) {
@@ -303,9 +303,9 @@ func serveScripts(far net.Conn, answer func(args []string) int64) {
 	}
 }
 
-// Over each connection, requests about a lock name the lowest token until a token shows that the counter is
-// above it. They name it again after a token below it, as of a counter that was lost while the clock was set
-// back. Such a token does not count.
+// Over each connection, requests for a lock carry the lowest allowed token, until a grant shows that the
+// counter is above it. After a token below it, which does not count, requests carry it again: the counter may
+// have been lost while the clock was set back.
 func TestRequestsNameFloorUntilCounterIsAbove(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -353,7 +353,7 @@ func TestRequestsNameFloorUntilCounterIsAbove(t *testing.T) {
 				t.Errorf("%d: a token of %d: %v", i, step.token, err)
 			}
 			if got := slices.Contains(<-asked, "5000"); got != step.said {
-				t.Errorf("%d: the acquire says the floor: %v, want %v", i, got, step.said)
+				t.Errorf("%d: the acquire carries the floor: %v, want %v", i, got, step.said)
 			}
 			if err == nil {
 				if err := d.engine.Release(t.Context(), g, 0); err != nil {
@@ -361,7 +361,7 @@ func TestRequestsNameFloorUntilCounterIsAbove(t *testing.T) {
 				}
 			}
 			if got := slices.Contains(<-asked, "5000"); got != (step.token < 5000) {
-				t.Errorf("%d: the release says the floor: %v", i, got)
+				t.Errorf("%d: the release carries the floor: %v", i, got)
 			}
 		}
 		l.HangUp(errHungUp)
@@ -369,8 +369,8 @@ func TestRequestsNameFloorUntilCounterIsAbove(t *testing.T) {
 	})
 }
 
-// A working connection asks for no credentials: each request may create a token that somebody has to sign, and
-// the goroutine that watches the node waits for it.
+// An open connection does not ask for credentials: each request may create a token that somebody has to sign,
+// and the goroutine that watches the node waits for it.
 func TestOnlyConnectionsRequestCredentials(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -388,7 +388,7 @@ func TestOnlyConnectionsRequestCredentials(t *testing.T) {
 		d.bare.noteName("k")
 		d.nodes[0].tendConnection(l, 0, lookEvery)
 		if asked > 0 {
-			t.Errorf("asked for credentials %d times", asked)
+			t.Errorf("Credentials was called %d times", asked)
 		}
 		l.HangUp(errHungUp)
 		far.Close()
@@ -396,8 +396,8 @@ func TestOnlyConnectionsRequestCredentials(t *testing.T) {
 	})
 }
 
-// A client subscribes to a node only when the node votes: before that, a release there would pass the lock to
-// a waiter that it wakes.
+// A client subscribes to a node only when the node votes: otherwise a release on the node would hand the lock
+// to a waiter.
 func TestWakeUpsInQuarantineAreIgnored(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -425,7 +425,7 @@ func TestWakeUpsInQuarantineAreIgnored(t *testing.T) {
 			d.nodes[0].Subscribe()
 			synctest.Wait()
 			if listens != c.listens {
-				t.Errorf("with the quarantine %v it subscribes: %v", c.stay, listens)
+				t.Errorf("with the quarantine %v the client subscribes: %v", c.stay, listens)
 			}
 			l.HangUp(errHungUp)
 			far.Close()
@@ -434,14 +434,14 @@ func TestWakeUpsInQuarantineAreIgnored(t *testing.T) {
 	}
 }
 
-// A fault in code that parses answers for an inspection ends the connection to that node, not the program. A
+// A panic in code that parses answers for an inspection ends the connection to that node, not the program. A
 // node that was not read does not count as one without the lock.
 func TestPanicInListEndsItsConnection(t *testing.T) {
 	t.Parallel()
 	withLink(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
 		eachNode(t.Context(), d.nodes, func(context.Context, *node) { panic("unforeseen") })
 		if !l.Ended() {
-			t.Error("the connection goes on")
+			t.Error("the connection is still open")
 		}
 		far.Close()
 		<-l.Gone()
@@ -452,7 +452,7 @@ func TestPanicInListEndsItsConnection(t *testing.T) {
 	})
 }
 
-// The doctor calls a server by its own name and version. Forks also report the version of Redis that they
+// The doctor names a server by its own name and version. Forks also report the version of Redis that they
 // imitate.
 func TestDoctorNamesForks(t *testing.T) {
 	t.Parallel()

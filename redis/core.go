@@ -62,9 +62,9 @@ type set interface {
 	fetchViews(ctx context.Context, locks []engine.Lock) [][]engine.View
 	// leastToken returns the lowest token that a grant over s may have.
 	leastToken(s *connection) (int64, error)
-	// canSpare reports whether the other nodes are a quorum without n.
+	// canSpare reports whether the other nodes form a quorum without n.
 	canSpare(n *node) bool
-	// hasEveryName reports whether each node can have the keys of all names.
+	// hasEveryName reports whether each node may store every lock.
 	hasEveryName() bool
 
 	// A connection calls prepareConnection before it carries requests, noteSubscription when its subscription
@@ -82,8 +82,8 @@ type set interface {
 	noteAnswered(e link.Entry, done *engine.Request)
 	// blameNode adds the name of n to an error.
 	blameNode(n *node, err error) error
-	// nodeForRelease returns the node that gets a release which n is owed. inheritDebts takes over the
-	// releases that could not be sent to n.
+	// nodeForRelease returns the node that executes a release for n. inheritDebts takes over the releases that
+	// could not be sent to n.
 	nodeForRelease(lock *engine.Lock, n *node) *node
 	inheritDebts(n *node, debts []debt)
 }

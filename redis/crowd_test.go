@@ -19,7 +19,7 @@ import (
 const (
 	crowdSize = 2500
 	// crowdBytes is the number of bytes of replies that the slow connection carries in a second: enough for
-	// some 750 locks, so that the crowd takes several times as long as a request may.
+	// some 750 locks, so that all callers together take several times as long as a request may.
 	crowdBytes = 15_000
 	crowdPart  = 64
 )
@@ -46,7 +46,7 @@ func dialSlowly(ctx context.Context, network, addr string) (net.Conn, error) {
 	return &slowConn{Conn: conn}, err
 }
 
-// lockStorm is a crowd of callers of c that ask at once. Each keeps its lock until release is called.
+// lockStorm starts many callers of c at once. Each keeps its lock until release is called.
 type lockStorm struct {
 	wait    func()
 	release func()
@@ -64,7 +64,7 @@ func (r *rig) startStorm(c *holdfast.Client, n int) *lockStorm {
 			asking.Done()
 			if err != nil {
 				if out.failed.Add(1) == 1 {
-					r.Errorf("a caller in the crowd: %v", err)
+					r.Errorf("Acquire beside many waiters: %v", err)
 				}
 				return
 			}
@@ -72,15 +72,15 @@ func (r *rig) startStorm(c *holdfast.Client, n int) *lockStorm {
 			switch err := l.Release(r.Context()); {
 			case err == nil, errors.Is(err, holdfast.ErrLost), errors.Is(err, holdfast.ErrUnavailable): // checkCleared shows whether it was executed
 			case out.failed.Add(1) == 1:
-				r.Errorf("a release in the crowd: %v", err)
+				r.Errorf("Release beside many waiters: %v", err)
 			}
 		})
 	}
 	return out
 }
 
-// watchEvents watches the clock until steady is called, which reports whether this process got its processor
-// time meanwhile. Without it, answers of healthy nodes come too late.
+// watchEvents watches the clock until steady is called. steady reports whether this process got its processor
+// time meanwhile: without it, answers of healthy nodes come too late.
 func (r *rig) watchEvents() (steady func() bool) {
 	const most = 200 * time.Millisecond
 	var stood atomic.Int64
@@ -102,7 +102,7 @@ func (r *rig) watchEvents() (steady func() bool) {
 		close(quit)
 		<-done
 		if d := time.Duration(stood.Load()); d > most {
-			r.Logf("this process stood still for %v", d)
+			r.Logf("this process was suspended for %v", d)
 			return false
 		}
 		return true
@@ -118,8 +118,8 @@ func (r *rig) scriptsRun(i int) (n int) {
 	return n
 }
 
-// Each caller needs one request, a lease of the same client is renewed meanwhile, and no node is blamed,
-// unless this process stood still.
+// Each caller needs one request, a lease of the same client is renewed meanwhile, and no node is blamed unless
+// this process was suspended.
 func TestSlowServerServesManyWaiters(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprint(n, " nodes"), func(t *testing.T) {
@@ -140,13 +140,13 @@ func TestSlowServerServesManyWaiters(t *testing.T) {
 			crowd.wait()
 			judge := steady()
 			if err := context.Cause(held.Context()); judge && err != nil {
-				t.Errorf("the lease beside the crowd: %v", err)
+				t.Errorf("the lease beside many waiters: %v", err)
 			}
 			if sent := r.scriptsRun(0) - before; judge && sent > crowdSize+crowdSize/10 {
-				t.Errorf("the crowd of %d cost a node %d requests", crowdSize, sent)
+				t.Errorf("%d waiters sent a node %d requests", crowdSize, sent)
 			}
 			if judge && down.Load() > 0 {
-				t.Errorf("nodes were given up %d times", down.Load())
+				t.Errorf("nodes were marked down %d times", down.Load())
 			}
 			crowd.release()
 			if held.Context().Err() == nil {
@@ -192,7 +192,7 @@ func TestCloseEndsManyWaits(t *testing.T) {
 	}
 	all.Wait()
 	if n := r.scriptsRun(0) - 2*int(got.Load()); n > crowdSize { // two for each caller that got its lock and released it
-		t.Errorf("the server was asked for %d scripts for callers that got no lock", n)
+		t.Errorf("the server ran %d scripts for callers that got no lock", n)
 	}
 	r.checkCleared()
 }

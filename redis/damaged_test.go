@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// keyDamage is a state in which another program has left the keys of a lock, and the answers of each call.
+// keyDamage is a damage of a lock's keys by another program, with the expected answer of each call.
 type keyDamage struct {
 	name  string
 	cmds  func(key, fence, queue string) [][]string
@@ -183,7 +183,7 @@ func (l *damagedLock) checkLeaks() {
 	}
 	for _, word := range l.leak {
 		if !strings.Contains(told.String(), word) {
-			l.Errorf("%s: Leaks told %q, without %q", l.keyDamage.name, told.String(), word)
+			l.Errorf("%s: Leaks reported %q, without %q", l.keyDamage.name, told.String(), word)
 		}
 	}
 }
@@ -241,7 +241,7 @@ func (l *damagedLock) checkHolder() {
 	}
 }
 
-// Lua rounds higher numbers, so that two grants would get the same token.
+// Above the maximum Lua rounds numbers, so that two grants would get the same token.
 func TestTokensRiseUntilCounterIsExhausted(t *testing.T) {
 	r := startRig(t, 1)
 	d := r.openDriver(r.nodes(), nil)
@@ -263,7 +263,7 @@ func TestTokensRiseUntilCounterIsExhausted(t *testing.T) {
 		}
 	}
 	if last == 0 {
-		t.Error("no grant below the end")
+		t.Error("no grant below the maximum")
 	}
 	r.do(0, "DEL", wire.ServerFence("lock:k"))
 	if _, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: longTTL}); err != nil { // the first answer may be from before the floor

@@ -74,7 +74,7 @@ func TestDialOpensEveryConnection(t *testing.T) {
 	}
 }
 
-// On an overloaded machine each answer comes late.
+// Each answer comes late, as on an overloaded machine.
 func TestEachAnswerRestartsLoginTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 2 * time.Second
@@ -95,7 +95,8 @@ func TestEachAnswerRestartsLoginTimeout(t *testing.T) {
 	})
 }
 
-// resettingConn is a connection that its other end resets, as proxies do, and TLS servers if the client uses no TLS.
+// resettingConn is a connection that its other end resets, as proxies do, and TLS servers do for clients
+// without TLS.
 type resettingConn struct{ net.Conn }
 
 func (resettingConn) Read([]byte) (int, error) { return 0, syscall.ECONNRESET }
@@ -120,7 +121,7 @@ func TestTLSHintComesOnlyBeforeFirstReply(t *testing.T) {
 		return n.State == holdfast.NodeDown && errors.Is(n.Err, syscall.ECONNRESET)
 	})
 	if err := c.Nodes()[0].Err; strings.Contains(err.Error(), "TLS") {
-		t.Errorf("the error suggests TLS for a server that has answered without it: %v", err)
+		t.Errorf("the error suggests TLS although the server answered in plain text: %v", err)
 	}
 	r.checkRejected(r.nodes(), opts, driver.ErrUnavailable, "if it speaks TLS on this port")
 }
@@ -142,7 +143,7 @@ func TestFailedDialMakesNodeUnreachable(t *testing.T) {
 	d := r.openDriver(nodes, &redis.Options{Dial: dial})
 	c := r.clientOf(d, &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { told <- e }}})
 	if first := c.Nodes()[0]; first.State != holdfast.NodeDown || !errors.Is(first.Err, boom) {
-		t.Errorf("the node that cannot be dialled is %+v", first)
+		t.Errorf("the node whose dial fails is %+v", first)
 	}
 	l, err := c.Acquire(t.Context(), "k", nil)
 	if err != nil {
@@ -162,7 +163,7 @@ func TestFailedDialMakesNodeUnreachable(t *testing.T) {
 	}
 }
 
-// The path of a socket is an address, with and without Dial.
+// An address may be the path of a socket, with and without Dial.
 func TestNodeMayBeUnixSocket(t *testing.T) {
 	r, nodes, paths := startSockets(t, 2)
 	socket, other := paths[nodes[0].Addr], paths[nodes[1].Addr]
@@ -174,11 +175,11 @@ func TestNodeMayBeUnixSocket(t *testing.T) {
 	at := []redis.Node{{Addr: socket}}
 	first, second := r.clientOf(r.openDriver(at, nil), nil), r.clientOf(r.openDriver(at, &redis.Options{Dial: dial}), nil)
 	if got, want := <-dialled, "unix "+socket; got != want {
-		t.Errorf("Dial was asked for %q, want %q", got, want)
+		t.Errorf("Dial received %q, want %q", got, want)
 	}
 	l := r.acquire(first, "k", nil)
 	if _, err := second.TryAcquire(t.Context(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
-		t.Errorf("TryAcquire of a lock that is held = %v", err)
+		t.Errorf("TryAcquire of a held lock = %v", err)
 	}
 	r.release(l)
 
@@ -226,7 +227,7 @@ func TestTLSGoesOverDial(t *testing.T) {
 	}
 }
 
-// Dial or Credentials hangs and ignores its context, for the first connection or for the second one.
+// Dial or Credentials hangs and ignores its context, for the first or for the second connection.
 func TestHangingDialDoesNotBlockNewOrClose(t *testing.T) {
 	for name, deafFrom := range map[string]struct{ dial, credentials int }{
 		"Dial": {1, 9}, "the second Dial": {2, 9}, "Credentials": {9, 1}, "the second Credentials": {9, 2},
@@ -270,7 +271,7 @@ func TestHangingDialDoesNotBlockNewOrClose(t *testing.T) {
 						t.Errorf("New() = %v", err)
 					}
 				default:
-					t.Error("a minute later New or Close waits for it")
+					t.Error("New or Close still waits for the dial after a minute")
 				}
 				close(hangs)
 			})

@@ -149,7 +149,7 @@ func (e *nodeExam) addFailure(check string, err error) {
 	e.addFault(check, driver.VerdictFault, server.AddAdvice(err, e.g.opts.TLS != nil))
 }
 
-// addHidden adds a check that the server does not permit, and the question that stays open.
+// addHidden adds a check that the server does not permit, and the question that remains open.
 func (e *nodeExam) addHidden(check string, err error, right, open string) {
 	why := err.Error() + " (renamed, or hidden by the provider)"
 	if server.LacksPermission(err.Error()) {
@@ -203,7 +203,8 @@ func (e *nodeExam) infoNumber(field string) int64 {
 	return n
 }
 
-// checkClients compares the number of connections with the limit. Connections inside a cluster count too.
+// checkClients compares the number of connections with the limit. The limit includes connections inside a
+// cluster.
 func (e *nodeExam) checkClients(context.Context) error {
 	used, most := e.infoNumber("connected_clients")+e.infoNumber("cluster_connections"), e.infoNumber("maxclients")
 	switch {
@@ -261,7 +262,7 @@ func (e *nodeExam) checkDistinct(context.Context) error {
 	return nil
 }
 
-// errHidden is the finding for a server without a run_id, whose tokens may go back.
+// errHidden is the error for a server without a run_id, whose tokens may repeat.
 var errHidden = server.Advise(errors.New("its INFO has no run_id: tokens begin at the clock on each new connection, and may fall "+
 	"if a proxy keeps the connection while the server behind it restarts with older data"), "give Redis or Valkey themselves, not a proxy")
 
@@ -427,8 +428,8 @@ func (e *nodeExam) checkPersistence(context.Context) error {
 	return e.checkRemembered(kept || err != nil)
 }
 
-// mayReturnEmpty reports whether a master of a cluster may come back empty before a replica takes over:
-// nothing distinguishes it from a new one.
+// mayReturnEmpty reports whether a master of a cluster may restart empty before a replica takes over: it would
+// look like a new master.
 func (e *nodeExam) mayReturnEmpty() bool {
 	file := e.info["aof_enabled"]
 	switch {
@@ -559,8 +560,8 @@ func (e *nodeExam) checkWakeable(ctx context.Context, rep report) error {
 	return nil
 }
 
-// unhiddenCommandFix is the fix for a command that the server does not know by its name. If a permission is missing, the
-// error itself names the fix.
+// unhiddenCommandFix is the fix for a command that the server renamed or disabled. For a missing permission,
+// the error itself names the fix.
 const unhiddenCommandFix = "give a server that has it under its own name"
 
 // checkWakeUps finds pattern subscriptions on a server that rejects PUBSUB NUMSUB: dead waiters look alive there.
@@ -585,8 +586,8 @@ func (e *nodeExam) checkTLS(ctx context.Context) error {
 	return nil
 }
 
-// checkSlowlog finds commands that delayed all others so long that the node seemed to stand still. It does not
-// show their arguments, which may be secret.
+// checkSlowlog finds commands that blocked the node for long. It does not show their arguments, which may be
+// secret.
 func (e *nodeExam) checkSlowlog(context.Context) error {
 	values, err := e.l.Do([]string{"SLOWLOG", "GET", "128"}, []string{"TIME"})
 	if err != nil {

@@ -56,8 +56,8 @@ func (r *rig) url() string {
 	return urlOf(addrs...)
 }
 
-// badFindings returns the findings that an operator should fix. Slow commands count only if they are planted: any
-// command is slow while the machine stands still, and the server lists it for a day.
+// badFindings returns the findings that an operator should fix. Slow commands count only if the test planted
+// them: on a suspended machine any command is slow, and the server lists it for a day.
 func badFindings(found []driver.Finding, planted string) (all []driver.Finding) {
 	for _, f := range found {
 		if f.Bad() && (f.Check != "slowlog" || planted == "slowlog") {
@@ -113,7 +113,7 @@ func TestDoctorPassesHealthySet(t *testing.T) {
 		}
 	}
 	if after := r.allData(); after != before {
-		t.Errorf("the nodes had %q, and now %q", before, after)
+		t.Errorf("the nodes had %q, now %q", before, after)
 	}
 	c := r.newClient()
 	if found, err := c.Diagnose(t.Context(), 0); err != nil || len(found) == 0 {
@@ -138,7 +138,7 @@ func (r *rig) allData() string {
 	return all.String()
 }
 
-// faultCase is a planted fault and the expected finding.
+// faultCase is a planted fault with the expected finding.
 type faultCase struct {
 	name    string
 	plant   func(r *rig) (url string, opts *redis.Options)
@@ -156,7 +156,7 @@ func (c faultCase) checkFindings(t *testing.T, found []driver.Finding) {
 	}
 	for _, word := range c.words {
 		if text := found[0].Text + "; " + found[0].Fix; !strings.Contains(text, word) {
-			t.Errorf("%s: %q does not say %q", c.name, text, word)
+			t.Errorf("%s: %q does not contain %q", c.name, text, word)
 		}
 	}
 }
@@ -415,7 +415,7 @@ func (r *rig) letEvict(i int) {
 	r.do(i, "CONFIG", "SET", "maxmemory", "0")
 	r.do(i, "CONFIG", "SET", "maxmemory-policy", "noeviction")
 	if r.infoField(i, "evicted_keys") == "0" {
-		r.Fatal("nothing was evicted")
+		r.Fatal("no key was evicted")
 	}
 }
 
@@ -430,7 +430,7 @@ func (r *rig) addListener(i int) {
 	r.eventually("it listens", func() bool { return r.do(i, "PUBSUB", "NUMPAT") == int64(1) })
 }
 
-// Missing permissions that only the doctor uses are no fault of the node.
+// Permissions that only the doctor uses may be missing without a fault.
 func TestDoctorNeedsOnlyLockPermissions(t *testing.T) {
 	r := startHealthy(t)
 	for i := range r.servers {
@@ -451,7 +451,7 @@ func TestDoctorNeedsOnlyLockPermissions(t *testing.T) {
 	}
 }
 
-// fillDisk makes the i-th server fail to save its data, as with a full disk: a folder has the name of the
+// fillDisk makes the i-th server fail to save its data, as on a full disk: a directory has the name of the
 // file.
 func (r *rig) fillDisk(i int) {
 	if err := os.Mkdir(filepath.Join(r.servers[i].Dir(), "data", "dump.rdb"), 0o700); err != nil {
@@ -653,7 +653,7 @@ func (r *rig) checkSkips(found []driver.Finding, want []string) {
 		if f.Verdict == driver.VerdictSkipped {
 			skipped = append(skipped, f.Check)
 			if !strings.Contains(f.Text, "hidden by the provider") {
-				r.Errorf("%+v does not say why", f)
+				r.Errorf("%+v has no reason", f)
 			}
 		}
 	}
@@ -664,7 +664,7 @@ func (r *rig) checkSkips(found []driver.Finding, want []string) {
 
 var _ driver.Doctor = (*redis.Driver)(nil)
 
-// The findings show no secret of the URL.
+// The findings contain no secret of the URL.
 func TestDoctorHidesPasswords(t *testing.T) {
 	r := startRig(t, 1)
 	for _, f := range r.diagnoseNew("redis://locker:"+secretPassword+"@"+r.servers[0].Addr(), nil) {
@@ -820,8 +820,8 @@ func TestDoctorFindsEachFaultOfCluster(t *testing.T) {
 	}
 }
 
-// The file has the writes of scripts to locks, by SET, and to queues, by ZADD. Without the permission for
-// either, the server skips the whole transaction.
+// The file contains the writes of scripts to locks (SET) and to queues (ZADD). If either permission is missing,
+// the server skips the whole transaction.
 func TestReplayNeedsPermissionsForWholeFile(t *testing.T) {
 	for _, right := range []string{"set", "zadd"} {
 		t.Run(right, func(t *testing.T) {
@@ -833,7 +833,7 @@ func TestReplayNeedsPermissionsForWholeFile(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !slices.ContainsFunc(found, func(f driver.Finding) bool { return f.Check == "replay" && f.Verdict == driver.VerdictFault }) {
-				t.Errorf("without the right to %s: %+v", right, found)
+				t.Errorf("without permission for %s: %+v", right, found)
 			}
 		})
 	}
@@ -851,7 +851,7 @@ func TestDoctorFindsQuarantineOffWithFailover(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("found %+v, want that quarantine=off is a fault", found)
+	t.Errorf("found %+v, want quarantine=off reported", found)
 }
 
 // runDoctor returns the findings of the doctor for a URL.

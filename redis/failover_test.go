@@ -68,7 +68,7 @@ func (c *replicatedPair) nodes() []redis.Node {
 	return []redis.Node{{Failover: f}}
 }
 
-// openVoting opens a client of servers that have been used before.
+// openVoting opens a client of servers that other clients have already admitted.
 func (c *replicatedPair) openVoting(maxTTL time.Duration) *redis.Driver {
 	c.Helper()
 	c.openDriver(c.nodes(), &redis.Options{MaxTTL: maxTTL}).Close()
@@ -94,8 +94,8 @@ func (c *replicatedPair) checkWaits(d *redis.Driver) {
 	})
 }
 
-// A replica may not have the newest counters of tokens. Its grants must have higher ones all the same, also
-// after a hand-over.
+// A replica may lack the newest counters of tokens. Its grants must still have higher tokens, also after a
+// hand-over.
 func TestTokensRiseAfterReplicaLostCounter(t *testing.T) {
 	c := startReplicatedPair(t)
 	locks := c.clientOf(c.openVoting(briefMaxTTL), nil)
@@ -137,7 +137,7 @@ func TestLeaseSurvivesFailoverToStaleReplica(t *testing.T) {
 			t.Errorf("%s: %v", l.Key(), err)
 		}
 		if left := c.do(1, "PTTL", "lock:"+l.Key()).(int64); left < (longTTL / 2).Milliseconds() {
-			t.Errorf("%s stands for %d ms on the new master", l.Key(), left)
+			t.Errorf("%s lasts for %d ms on the new master", l.Key(), left)
 		}
 	}
 	for _, name := range []string{"known", "unknown", "free"} {
@@ -149,7 +149,7 @@ func TestLeaseSurvivesFailoverToStaleReplica(t *testing.T) {
 	}
 	c.release(known, unknown)
 	if err := known.Context().Err(); err == nil {
-		t.Error("a released lease goes on")
+		t.Error("a released lease is still held")
 	}
 }
 
@@ -174,12 +174,12 @@ func TestReleaseInQuarantineDoesNotHandOver(t *testing.T) {
 	c.do(1, zaddPlaceArgs("holdfast:queue:{lock:k}", waiter+".1", 1)...)
 	c.release(l)
 	if owner := c.do(1, "GET", "lock:k"); owner != nil {
-		t.Errorf("the lock is %v's", owner)
+		t.Errorf("the lock belongs to %v", owner)
 	}
 }
 
-// A holder that is cut off while its lock is forced can continue at a replica that takes over, unless the
-// replica knows of the force.
+// A holder that is cut off while its lock is forced can continue on a promoted replica, unless the replica
+// received the force.
 func TestForceReportsMissingReplicaConfirmation(t *testing.T) {
 	for name, heard := range map[string]bool{"a replica in step": true, "a replica that is cut off": false} {
 		t.Run(name, func(t *testing.T) {
@@ -208,7 +208,7 @@ func TestForceReportsMissingReplicaConfirmation(t *testing.T) {
 				}
 			}
 			if owner := c.do(0, "GET", "lock:k"); owner != nil {
-				t.Errorf("the lock is still %v's", owner)
+				t.Errorf("the lock still belongs to %v", owner)
 			}
 			c.promoteReplica()
 			err = c.retryLate(func() error { return l.Extend(c.contextInTime(), longTTL) })
@@ -219,7 +219,7 @@ func TestForceReportsMissingReplicaConfirmation(t *testing.T) {
 	}
 }
 
-// Whatever the new master knows of the lock, no other client is granted it while the holder still trusts it.
+// The new master may lack any of the locks. It grants none of them while the old holder still trusts its lease.
 func TestNewMasterWaitsForOldLeases(t *testing.T) {
 	c := startReplicatedPair(t)
 	d := c.openVoting(2 * briefMaxTTL)
@@ -233,7 +233,7 @@ func TestNewMasterWaitsForOldLeases(t *testing.T) {
 	c.promoteReplica()
 	l := c.acquire(waiter, "k", nil)
 	if !time.Now().After(g.TrustedUntil) {
-		t.Error("two trust their lease")
+		t.Error("two holders trust their leases")
 	}
 	if int64(l.Token()) <= g.Token {
 		t.Errorf("token %d after %d", l.Token(), g.Token)
@@ -241,8 +241,8 @@ func TestNewMasterWaitsForOldLeases(t *testing.T) {
 	c.release(l)
 }
 
-// Data that another server has replaced for a while may lack earlier grants, although server and process are
-// the same.
+// Another server may have replaced this one for a while, so its data may lack grants, although server and
+// process are the same.
 func TestFormerReplicaSitsOutQuarantine(t *testing.T) {
 	c := startReplicatedPair(t)
 	c.openVoting(longTTL).Close() // a client that stayed would record its observation in the other server's marker
@@ -282,7 +282,7 @@ func TestMasterWithoutReplicasHasDefect(t *testing.T) {
 	}
 }
 
-// Some time after a server has lost its last replica, it forgets that it was promoted.
+// A server forgets its promotion some time after it has lost its last replica.
 func TestServerThatForgetsPromotionKeepsVote(t *testing.T) {
 	c := startReplicatedPair(t)
 	c.promoteReplica()
@@ -369,7 +369,7 @@ func TestConformanceThroughSentinels(t *testing.T) {
 func TestClientsFollowMaster(t *testing.T) {
 	b := startSentinelGroup(t, &redisproc.GroupOptions{Down: pace.Scale(2 * time.Second)}) // each failover begins a quarantine, so there must be no unplanned ones
 	// A healthy old master continues beside its successor until the clients have left it, within five seconds.
-	// The quarantine has to be longer than that and a TTL, also on a busy machine.
+	// The quarantine must be longer than that and a TTL, also on a busy machine.
 	longest := briefMaxTTL + min(pace.Scale(6*time.Second), 20*time.Second)
 	open := func() *holdfast.Client {
 		d, err := redis.New(t.Context(), []redis.Node{b.node()}, &redis.Options{MaxTTL: longest, Timeout: busyTimeout(), AllowDown: true})
@@ -437,7 +437,7 @@ func TestClientsFollowMaster(t *testing.T) {
 	all.Wait()
 }
 
-// An isolated master does not know that another has taken its place. The Sentinels do.
+// An isolated master does not notice its successor, but the Sentinels do.
 func TestClientLeavesReplacedMaster(t *testing.T) {
 	r := startRig(t, 2)
 	var now atomic.Pointer[string]
@@ -472,12 +472,12 @@ func TestClientLeavesMasterReplacedDuringLogin(t *testing.T) {
 	l := r.acquire(locks, "k", nil)
 	defer r.release(l)
 	if r.do(0, "EXISTS", "lock:k") != int64(0) || r.do(1, "EXISTS", "lock:k") != int64(1) {
-		t.Error("the lock is on the master that was replaced")
+		t.Error("the lock was granted on the replaced master")
 	}
 }
 
-// After a slow login, the first Sentinel to answer has stood still together with the old master, and still
-// names it.
+// After a slow login, the first Sentinel to answer was suspended together with the old master, and still names
+// it.
 func TestStaleSentinelDoesNotKeepReplacedMaster(t *testing.T) {
 	r := startRig(t, 2)
 	way := newRoute(t, r.servers[:1])
@@ -504,12 +504,12 @@ func TestStaleSentinelDoesNotKeepReplacedMaster(t *testing.T) {
 	l := r.acquire(r.clientOf(r.openDriver([]redis.Node{node}, opts), nil), "k", nil)
 	defer r.release(l)
 	if r.do(0, "EXISTS", "lock:k") != int64(0) || r.do(1, "EXISTS", "lock:k") != int64(1) {
-		t.Error("the lock is on the master that was replaced")
+		t.Error("the lock was granted on the replaced master")
 	}
 }
 
-// A master that is cut off from its replica stops granting and renewing before the replica that took its place
-// begins, also for clients that reach only the Sentinel on the old master's side.
+// A master that is cut off from its replica stops granting and renewing before the replica starts as master.
+// This also holds for clients that reach only the Sentinel beside the old master.
 func TestIsolatedMasterStopsBeforeNextBegins(t *testing.T) {
 	c := startReplicatedPair(t)
 	for i := range c.servers {
@@ -533,7 +533,7 @@ func TestIsolatedMasterStopsBeforeNextBegins(t *testing.T) {
 	}
 	l := c.acquire(c.clientOf(d, nil), "k", nil)
 	if old.Context().Err() == nil {
-		t.Error("two hold the lock")
+		t.Error("two holders at once")
 	}
 	if l.Token() <= old.Token() {
 		t.Errorf("token %d after %d", l.Token(), old.Token())
@@ -654,7 +654,7 @@ func TestErrorNamesUselessSentinels(t *testing.T) {
 			}
 			checkMentions(t, err, c.words...)
 			if err != nil && strings.Contains(err.Error(), secretPassword) {
-				t.Errorf("%v shows the password", err)
+				t.Errorf("%v contains the password", err)
 			}
 		})
 	}

@@ -80,7 +80,7 @@ func (x *lossyClient) checkGone() {
 func (x *lossyClient) checkHolds(l *holdfast.Lease) {
 	x.Helper()
 	if other, err := x.honest.TryAcquire(x.Context(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
-		x.Errorf("while another holds it: %v, %v", other, err)
+		x.Errorf("while another client holds the lock: %v, %v", other, err)
 	}
 	if st, err := x.honest.Inspect(x.Context(), "k"); err != nil || st.Owner != l.Owner() || st.Token != l.Token() {
 		x.Errorf("Inspect() = %+v, %v, want id %s, token %d", st, err, l.Owner(), l.Token())
@@ -136,7 +136,7 @@ func TestLostRenewReplyKeepsLease(t *testing.T) {
 		case !all && err != nil, all && !errors.Is(err, holdfast.ErrUnavailable):
 			x.Errorf("Extend() = %v", err)
 		case err != nil && l.Deadline().Before(deadline.Add(-longTTL/40)): // the root package allows for larger differences of clocks than the driver
-			x.Error("a renewal that nobody confirmed shortened the lease")
+			x.Error("an unconfirmed renewal shortened the lease")
 		}
 		x.checkHolds(l)
 		x.eventually("a renewal", func() bool { return l.Extend(x.Context(), longTTL) == nil })
@@ -170,7 +170,7 @@ func setKey(t testing.TB, s *redisproc.Server, db int, key, value string) {
 	}
 }
 
-// A release whose connection ends before it was answered is sent again.
+// If the connection of a release ends before its answer, the client sends the release again.
 func TestReleaseSurvivesItsConnection(t *testing.T) {
 	r := startRig(t, 3)
 	way := newRoute(t, r.servers)
@@ -182,7 +182,7 @@ func TestReleaseSurvivesItsConnection(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := l.Release(ctx); err == nil {
-		t.Error("a release that nobody got was confirmed")
+		t.Error("Release succeeded although no node received it")
 	}
 	for _, p := range way {
 		p.Cut()
@@ -199,7 +199,7 @@ func TestReleaseSurvivesItsConnection(t *testing.T) {
 	r.checkCleared()
 }
 
-// Under all network faults there is one holder, tokens rise, and all that is left behind expires with its TTL.
+// Under all network faults there is one holder, tokens rise, and every key that remains expires with its TTL.
 func TestKeysExpireAfterCancelOnBrokenNetwork(t *testing.T) {
 	r := startRig(t, 3)
 	const clients, ttl = 4, 6 * time.Second
@@ -243,7 +243,7 @@ func TestKeysExpireAfterCancelOnBrokenNetwork(t *testing.T) {
 	close(stop)
 	all.Wait()
 	if g.count.Load() == 0 {
-		t.Error("nobody ever got the lock")
+		t.Error("no client acquired the lock")
 	}
 	t.Logf("%d grants", g.count.Load())
 	var left []string
@@ -273,7 +273,7 @@ func TestLocksSurviveScriptFlush(t *testing.T) {
 	}
 	stop()
 	if after := g.count.Load(); after < before+10 {
-		t.Errorf("%d grants after the last flush, %d in all", after-before, after)
+		t.Errorf("%d grants after the last flush, %d in total", after-before, after)
 	}
 	r.checkCleared()
 }
@@ -343,7 +343,7 @@ func TestFullServerStillRenewsLeases(t *testing.T) {
 					t.Errorf("with %d waiters: %v", waiters, err)
 				}
 				if left := r.do(0, "PTTL", key).(int64); left <= before.Milliseconds() {
-					t.Errorf("with %d waiters: the lock has %d ms left, no more than before", waiters, left)
+					t.Errorf("with %d waiters: the lock lasts %d ms, no longer than before", waiters, left)
 				}
 				r.do(0, "CONFIG", "SET", "maxmemory", "0")
 			}
@@ -353,7 +353,7 @@ func TestFullServerStillRenewsLeases(t *testing.T) {
 	}
 }
 
-// Until then the other nodes keep the lease, and they may be full as well.
+// Until the full node has room, the other nodes keep the lease. They may be full as well.
 func TestFullNodeRegainsLostLockLater(t *testing.T) {
 	r := startRig(t, 3)
 	c := r.newClient()
@@ -371,14 +371,14 @@ func TestFullNodeRegainsLostLockLater(t *testing.T) {
 		return n.State == driver.NodeDegraded && strings.Contains(n.Err.Error(), "OOM")
 	})
 	if held := r.do(0, "EXISTS", "lock:k"); held != int64(0) {
-		t.Error("a full node has stored a lock")
+		t.Error("a full node stored a lock")
 	}
 	for i := range r.servers {
 		r.do(i, "CONFIG", "SET", "maxmemory", "0")
 	}
 	r.eventually("the node has the lock again", func() bool {
 		if err := r.retryLate(extend); err != nil {
-			t.Fatalf("with room again: %v", err)
+			t.Fatalf("after space was freed: %v", err)
 		}
 		return r.do(0, "EXISTS", "lock:k") == int64(1)
 	})
@@ -406,7 +406,7 @@ func TestFullServerHandsOver(t *testing.T) {
 		t.Error(err)
 	}
 	if r.do(0, "EXISTS", "lock:k") == int64(0) {
-		t.Error("a full server has freed the lock, and handed it to nobody")
+		t.Error("a full server freed the lock without a hand-over")
 	}
 	r.do(0, "CONFIG", "SET", "maxmemory", "0")
 	if next := <-granted; next != nil {
@@ -415,7 +415,8 @@ func TestFullServerHandsOver(t *testing.T) {
 	r.checkCleared()
 }
 
-// An adoption needs memory for its token. It waits for that, and the lease stays with its owner.
+// An adoption needs memory for its token. It waits until the server has room, and the lease stays with its
+// owner.
 func TestAdoptionWaitsForRoom(t *testing.T) {
 	r := startRig(t, 1)
 	giver, c := r.newClient(), r.newClient()

@@ -51,26 +51,26 @@ func TestBareKeysExcludeOtherLibraries(t *testing.T) {
 			c := r.clientOf(r.openDriver(r.nodes(), bare), nil)
 			l := r.acquire(c, "job:1", &holdfast.AcquireOptions{TTL: longTTL})
 			if r.lockForeign("job:1", "theirs") {
-				t.Error("another library took a lock that is held")
+				t.Error("another library acquired a held lock")
 			}
 			r.release(l)
 			r.deleteKey("job:1") // the keys that a failed attempt has left on a minority
 
 			if !r.lockForeign("job:1", "theirs") {
-				t.Fatal("another library could not take a free lock")
+				t.Fatal("another library could not acquire a free lock")
 			}
 
 			_, err := c.TryAcquire(t.Context(), "job:1", nil)
 			held, ok := errors.AsType[*holdfast.HeldError](err)
 			if !ok || held.Owner != "theirs" {
-				t.Errorf("%v, want held by theirs", err)
+				t.Errorf("error %v, want held by theirs", err)
 			}
 			checkMentions(t, err, `"theirs"`)
 			st, err := c.Inspect(t.Context(), "job:1")
 			if err != nil || !st.Held || st.Owner != "theirs" || !st.Since.IsZero() {
 				t.Errorf("Inspect() = %+v, %v", st, err)
 			}
-			// Its release wakes nobody, but the waiter finds the free lock.
+			// Its release wakes no waiter, but the waiter finds the free lock.
 			next := make(chan error)
 			go func() {
 				l, err := c.Acquire(r.contextInTime(), "job:1", &holdfast.AcquireOptions{TTL: longTTL})
@@ -82,9 +82,9 @@ func TestBareKeysExcludeOtherLibraries(t *testing.T) {
 			r.awaitWaiters(c, "job:1", 1)
 			r.deleteKey("job:1")
 			if err := <-next; err != nil {
-				t.Errorf("the wait behind another library: %v", err)
+				t.Errorf("waiting for another library's lock: %v", err)
 			}
-			// A stray value that never expires.
+			// A leftover value that never expires.
 			for i := range n {
 				r.do(i, "SET", "job:1", "for ever")
 			}
@@ -122,19 +122,18 @@ func TestForceReleaseOfAnotherLibrarysLock(t *testing.T) {
 	r.do(2, "SET", "job", "newer") // a newer value on one node, which must not be deleted
 	forced(nil)
 	if v := r.do(2, "GET", "job"); v != "newer" {
-		t.Errorf("the newer value has become %v", v)
+		t.Errorf("the newer value was changed to %v", v)
 	}
 	for i := range 2 {
 		if v := r.do(i, "GET", "job"); v != nil {
-			t.Errorf("%v is left on node %d", v, i)
+			t.Errorf("%v is still on node %d", v, i)
 		}
 	}
 	r.deleteKey("job")
 	r.release(r.acquire(c, "job", nil))
 }
 
-// Another library does not change the counter, so the token of the client that held the lock before still
-// seems to match.
+// Another library does not change the counter, so the token of the previous holder still seems to match.
 func TestOldTokenSparesOtherLibrarysLock(t *testing.T) {
 	r := startRig(t, 3)
 	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{BareKeys: true}), nil)
@@ -150,7 +149,7 @@ func TestOldTokenSparesOtherLibrarysLock(t *testing.T) {
 	}
 	for i := range 3 {
 		if v := r.do(i, "GET", "job"); v != "theirs" {
-			t.Errorf("their lock on node %d has become %v", i, v)
+			t.Errorf("their lock on node %d was changed to %v", i, v)
 		}
 	}
 }
@@ -207,7 +206,7 @@ func TestKeyOfOtherTypeIsHeld(t *testing.T) {
 				}
 				for i := range n {
 					if kind := r.do(i, "TYPE", "lock:"+name); kind != name {
-						t.Errorf("%s on node %d has become %v", name, i, kind)
+						t.Errorf("%s on node %d was changed to %v", name, i, kind)
 					}
 				}
 			}
@@ -225,7 +224,7 @@ func TestKeyOfOtherTypeIsHeld(t *testing.T) {
 				}
 			}
 			if _, ok := listed["ours"]; !ok {
-				t.Error("a lock is not listed among keys of other types")
+				t.Error("a lock among keys of other types was not listed")
 			}
 			r.release(l)
 			next := make(chan error, 1)
@@ -239,7 +238,7 @@ func TestKeyOfOtherTypeIsHeld(t *testing.T) {
 			r.awaitWaiters(c, "hash", 1)
 			r.doEverywhere("DEL", "lock:hash")
 			if err := <-next; err != nil {
-				t.Errorf("the wait behind it: %v", err)
+				t.Errorf("waiting for the key: %v", err)
 			}
 		})
 	}
@@ -255,7 +254,7 @@ func TestOtherTypeIsHeldWithoutTypePermission(t *testing.T) {
 	checkMentions(t, err, "a key of another type")
 }
 
-// If a program replaces the value of the key, the lease is lost, and not merely unconfirmed.
+// If a program replaces the value of the key, the lease is lost, not only unconfirmed.
 func TestLeaseUnderKeyOfOtherTypeIsLost(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.newClient()
@@ -266,7 +265,7 @@ func TestLeaseUnderKeyOfOtherTypeIsLost(t *testing.T) {
 		t.Errorf("Extend() = %v, want lost", err)
 	}
 	if kind := r.do(0, "TYPE", "lock:a"); kind != "hash" {
-		t.Errorf("the other key has become %v", kind)
+		t.Errorf("the other key was changed to %v", kind)
 	}
 }
 
@@ -299,7 +298,7 @@ func TestEmptyValueIsHeld(t *testing.T) {
 	r.release(r.acquire(c, "a", nil))
 }
 
-// A program that opens clients with and without a prefix learns that they do not exclude one another.
+// Two clients with and without a prefix report that they do not exclude each other.
 func TestBareAndPrefixedClientsReportEachOther(t *testing.T) {
 	r := startRig(t, 1)
 	said := func(opts redis.Options) string {
@@ -322,7 +321,7 @@ func TestBareAndPrefixedClientsReportEachOther(t *testing.T) {
 		{redis.Options{Prefix: "other:"}, ""},
 	} {
 		if log := said(c.opts); !strings.Contains(log, c.want) || c.want == "" && log != "" {
-			t.Errorf("prefix %q, bare %v: the log says %q, want %q", c.opts.Prefix, c.opts.BareKeys, log, c.want)
+			t.Errorf("prefix %q, bare %v: log = %q, want %q", c.opts.Prefix, c.opts.BareKeys, log, c.want)
 		}
 	}
 }
@@ -353,7 +352,7 @@ func TestBareKeyBesideLockIsLogged(t *testing.T) {
 		r.release(r.acquire(c, name, nil))
 	}
 	if warned("job") != 1 || warned("page") != 0 || warned("free") != 0 {
-		t.Errorf("the log has %q", log.lines())
+		t.Errorf("log = %q", log.lines())
 	}
 }
 
@@ -381,7 +380,7 @@ func TestUnusualBareKeysWork(t *testing.T) {
 	}
 	for i, name := range names {
 		if _, err := other.TryAcquire(t.Context(), name, nil); !errors.Is(err, holdfast.ErrHeld) {
-			t.Errorf("%q while another holds it: %v", name, err)
+			t.Errorf("%q while another client holds it: %v", name, err)
 		}
 		st, err := other.Inspect(t.Context(), name)
 		if err != nil || st.Token != leases[i].Token() {
@@ -417,7 +416,7 @@ func TestListShowsOtherLibrarysAwaitedLock(t *testing.T) {
 		names = append(names, st.Key)
 	}
 	if slices.Sort(names); !slices.Equal(names, []string{"ours", "theirs"}) {
-		t.Errorf("listed are %q, want ours and theirs", names)
+		t.Errorf("listed %q, want ours and theirs", names)
 	}
 	stop()
 	<-ended

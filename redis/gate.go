@@ -107,8 +107,8 @@ func (g *gate) dialNode(ctx context.Context, n *node) (*resp.Conn, report, error
 	l.Answered = answered
 	rep, err := g.checkServer(ctx, n, addr, l)
 	l.Answered = nil
-	// A master that stood still during the check may have a successor whose quarantine is over. A single
-	// Sentinel may have stood still too, and still name the old master.
+	// A master that was suspended during the check may have a successor whose quarantine is over. A single
+	// Sentinel may have been suspended with it and still name it.
 	if err == nil && n.place.Replaced() && n.engine.Now()-located > int64(staleLocation) {
 		located = n.engine.Now()
 		var now string
@@ -250,7 +250,7 @@ func (g *gate) tryPermissions(n *node, l *resp.Conn, w *server.WakeFaults) error
 }
 
 // checkSteps checks, once for each run of a server, that scripts are atomic there. It needs a second
-// connection; if that fails, the next check of the server tries again.
+// connection. If that fails, the next check of the server repeats it.
 func (g *gate) checkSteps(ctx context.Context, n *node, l *resp.Conn, rep *report) error {
 	g.mu.Lock()
 	run, known := g.stepped[rep.server]
@@ -299,8 +299,8 @@ func (g *gate) checkFitness(n *node, hello, info map[string]string) (defects map
 	return defects, nil
 }
 
-// recheckServer returns the defects of the server of s according to a later answer to INFO, or the error that
-// ends its vote over s. Both are nil if the answer has no information, as from a busy server.
+// recheckServer compares a later answer to INFO with the checks. It returns the defects of the server of s, or
+// the error that ends its vote over s. Both are nil if the answer has no information, as from a busy server.
 func (g *gate) recheckServer(s *connection, answer any) (defects map[string]error, err error) {
 	text, ok := answer.(string)
 	if !ok {
@@ -336,8 +336,7 @@ func (g *gate) noteArrival(addr, run string) error {
 	return nil
 }
 
-// checkArrival rejects a second vote of the same server, for a connection beside an open one of addr, whose
-// server still counts.
+// checkArrival rejects a second vote of the same server for a new connection while addr still has an open one.
 func (g *gate) checkArrival(addr, run string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -399,8 +398,8 @@ func (g *gate) seedClock(n *node, own, client int64) int64 {
 	return own
 }
 
-// judgeNode decides about a node, and stores what this client has learned of it. It calls durable only if the
-// answer matters.
+// judgeNode decides whether a node may vote, and stores what this client learned about the node. It calls
+// durable only if the answer matters.
 func (g *gate) judgeNode(r member.Rules, o member.Observation, durable func() bool) member.Verdict {
 	decide := func() (v member.Verdict) {
 		g.mu.Lock()

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// helperVariable makes the test binary wait for a lock in place of running tests. Its value has the addresses
-// of the nodes.
+// helperVariable makes the test binary wait for a lock instead of running tests. Its value is the addresses of
+// the nodes.
 const helperVariable = "HOLDFAST_TEST_WAITER"
 
 // runHelper waits for the lock "k", reports its progress on standard output, and keeps the lock until its
@@ -99,10 +99,10 @@ func (w *waiter) awaitHeld(t testing.TB, r *rig) {
 	select {
 	case line := <-w.said:
 		if !strings.HasPrefix(line, "held ") {
-			t.Errorf("the waiter said %q, want held", line)
+			t.Errorf("the waiter printed %q, want held", line)
 		}
 	case <-r.contextInTime().Done():
-		t.Error("the waiter never got the lock")
+		t.Error("the waiter did not acquire the lock")
 	}
 }
 

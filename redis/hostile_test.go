@@ -231,7 +231,7 @@ func (s *hostileServer) meetClient(t *testing.T, kind int) {
 	})
 }
 
-// hostileBytes replace answers. No command has any of them as an answer.
+// hostileBytes replace answers. They are no valid answer to any command.
 var hostileBytes = []string{
 	">0\r\n", ">-1\r\n", ">1\r\n_\r\n", ">3\r\n_\r\n_\r\n_\r\n", ">3\r\n+message\r\n*0\r\n*-1\r\n", ">4\r\n+pmessage\r\n*0\r\n_\r\n:1\r\n",
 	">3\r\n+message\r\n+c\r\n+:::\r\n", "*0\r\n", "*-1\r\n", "*1\r\n*0\r\n", "*4\r\n_\r\n_\r\n_\r\n_\r\n", "%0\r\n", "%1\r\n_\r\n_\r\n", "_\r\n",
@@ -259,7 +259,7 @@ func meetHostile(t *testing.T, stride int) {
 	for kind := range hostileKinds {
 		well := &hostileServer{cluster: hostileKinds[kind].cluster, turn: 1 << 30}
 		if well.meetClient(t, kind); !well.locked {
-			t.Fatalf("kind %d: no lock from a server that is well", kind)
+			t.Fatalf("kind %d: no lock from a healthy server", kind)
 		}
 		turns := 1<<30 - well.turn
 		for i, raw := range hostileBytes {
@@ -267,7 +267,7 @@ func meetHostile(t *testing.T, stride int) {
 				for turn := i % stride; turn < turns; turn += stride {
 					s := &hostileServer{cluster: hostileKinds[kind].cluster, bytes: []byte(raw), instead: instead, turn: turn}
 					if s.meetClient(t, kind); t.Failed() {
-						t.Fatalf("kind %d, %q in turn %d, in place of an answer: %v", kind, raw, turn, instead)
+						t.Fatalf("kind %d, %q in turn %d instead of an answer: %v", kind, raw, turn, instead)
 					}
 				}
 			}
@@ -275,7 +275,7 @@ func meetHostile(t *testing.T, stride int) {
 	}
 }
 
-// FuzzHostileServer does the same with the bytes of a fuzzer.
+// FuzzHostileServer runs the same test with the bytes of a fuzzer.
 func FuzzHostileServer(f *testing.F) {
 	for i, raw := range hostileBytes {
 		f.Add(byte(i), byte(7*i), i%2 == 0, []byte(raw))

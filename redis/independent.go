@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/server"
 )
 
-// independent is a set of nodes that know nothing of one another.
+// independent is a set of nodes that do not communicate with each other.
 type independent struct{ d *core }
 
 func (i *independent) connect(ctx context.Context) error {
@@ -66,7 +66,7 @@ func (i *independent) connect(ctx context.Context) error {
 // waiting does not help.
 type unfitError []driver.NodeError
 
-// Error names each node, and a cause that several nodes share once.
+// Error names each node, and prints a cause that several nodes share once.
 func (e unfitError) Error() string { return (&driver.UnavailableError{Nodes: e}).Error() }
 
 // Unwrap returns the causes.

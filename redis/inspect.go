@@ -73,7 +73,7 @@ func (d *Driver) holderOn(ctx context.Context, st driver.Status) driver.Holder {
 }
 
 // Queue implements driver.Queuer. It uses the order of the node with the longest queue, because the other
-// nodes have missed a waiter. With ErrUnavailable it returns the waiters of the nodes that have answered.
+// queues lack a waiter. With ErrUnavailable it returns the waiters of the nodes that have answered.
 func (d *Driver) Queue(ctx context.Context, key string, limit int) ([]driver.Waiter, error) {
 	lock := d.opts.lockKeys(key)
 	nodes := d.set.votersOf(lock)
@@ -167,7 +167,7 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 	return l.vague
 }
 
-// errStopped ends a listing when its caller has seen enough.
+// errStopped ends a listing whose caller needs no further locks.
 var errStopped = errors.New("stopped")
 
 // scanError is the error of a node whose keys cannot be read.

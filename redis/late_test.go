@@ -43,7 +43,7 @@ func runLateClients(t *testing.T, test func(l *lateClient)) {
 }
 
 // holdScript calls call, whose first request for the script is held back on its way to every server. When all
-// of them are, their connections break. pass lets them through, and returns when they have been executed.
+// servers have one, the connections break. pass lets them through, and returns when they have been executed.
 func (l *lateClient) holdScript(s *wire.Script, call func()) (pass func()) {
 	l.Helper()
 	var holds []*faultproxy.Hold
@@ -92,7 +92,7 @@ func (l *lateClient) checkStands(lease *holdfast.Lease) {
 		}
 	}
 	if keep <= len(l.servers)/2 {
-		l.Errorf("%d of %d servers keep the lock for as long as its holder trusts it", keep, len(l.servers))
+		l.Errorf("%d of %d servers keep the lock as long as its holder trusts it", keep, len(l.servers))
 	}
 	if err := lease.Context().Err(); err != nil {
 		l.Error(context.Cause(lease.Context()))

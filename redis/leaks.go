@@ -181,7 +181,7 @@ func (s *leakScan) skipUnreadableKey(key string, err error) error {
 	return nil
 }
 
-// readLeak describes the lock on key, which had no TTL. Text is empty if it is no leak.
+// readLeak describes the lock on key, which had no TTL. Text is empty if it is not a leak.
 func (n *node) readLeak(ctx context.Context, key string) (l Leak, err error) {
 	o := &n.d.opts
 	name, ok := o.nameOf(key)

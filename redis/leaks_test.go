@@ -66,7 +66,7 @@ func (r *rig) keys() []string {
 	return keys
 }
 
-// The other locks are held, awaited and unused, and the scan changes nothing.
+// The other locks are held, awaited or unused. The scan must not change them.
 func TestLeaksListsOnlyLocksWithoutTTL(t *testing.T) {
 	r := startRig(t, 1)
 	c, waiter := r.newClient(), r.newClient()
@@ -100,7 +100,7 @@ func TestLeaksListsOnlyLocksWithoutTTL(t *testing.T) {
 	r.release(<-waits)
 }
 
-// A key that is no leak any more is not deleted.
+// A key that is not a leak any more is not deleted.
 func TestDeleteLeakDeletesOnlyForeignLeaks(t *testing.T) {
 	r := startRig(t, 1)
 	r.plantLeaks()
@@ -114,7 +114,7 @@ func TestDeleteLeakDeletesOnlyForeignLeaks(t *testing.T) {
 	r.do(0, "PEXPIRE", "lock:empty", "40000")
 	for _, key := range []string{"lock:theirs", "lock:empty"} {
 		if deleted, err := d.DeleteLeak(t.Context(), found[key]); deleted || err != nil {
-			t.Errorf("DeleteLeak(%s) = %v, %v, though it is no leak any more", key, deleted, err)
+			t.Errorf("DeleteLeak(%s) = %v, %v for a key that is not a leak", key, deleted, err)
 		}
 	}
 	if now := r.keys(); !slices.Equal(now, before) {
@@ -157,7 +157,7 @@ func TestHoldfastLockWithoutTTLIsRepaired(t *testing.T) {
 	}
 }
 
-// Other bare keys are data.
+// Bare keys without waiters are data of other programs.
 func TestBareLeaksAreAwaitedLocks(t *testing.T) {
 	r := startRig(t, 1)
 	d := r.openDriver(r.nodes(), &redis.Options{BareKeys: true})
@@ -170,7 +170,7 @@ func TestBareLeaksAreAwaitedLocks(t *testing.T) {
 	}
 }
 
-// The unread nodes are named after the leaks of the others.
+// The error names the unread nodes after the leaks of the other nodes.
 func TestLeaksNameUnreadNodes(t *testing.T) {
 	r := startRig(t, 3)
 	r.useNames(nil)
@@ -224,7 +224,7 @@ func TestLeakScanDoesNotBlockServer(t *testing.T) {
 		t.Errorf("%d leaks, and %d of %d keys", found, looked, all)
 	}
 	if now := r.infoField(0, "rdb_changes_since_last_save"); now != changes {
-		t.Errorf("%s changes, and %s before", now, changes)
+		t.Errorf("%s changes, %s before", now, changes)
 	}
 	scans := 0
 	for _, entry := range r.do(0, "SLOWLOG", "GET", "-1").([]any) {

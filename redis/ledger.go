@@ -31,7 +31,7 @@ func (n *node) expireDebts() {
 	n.ledger.Expire(n.engine.Now())
 }
 
-// takeDebts removes and returns the releases that the node is owed.
+// takeDebts removes and returns the releases that the node has not executed.
 func (n *node) takeDebts() []debt {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -47,8 +47,8 @@ func (n *node) returnDebts(debts []debt) {
 	}
 }
 
-// settleDebts sends the owed releases over l, and keeps the releases that get no answer. Their owner ids are never
-// used again, so a release may be sent as often as needed.
+// settleDebts sends the owed releases over l, and keeps those without an answer. Their owner ids are never used
+// again, so a release may be repeated.
 func (n *node) settleDebts(l *connection) {
 	due := n.takeDebts()
 	ctx, cancel := context.WithTimeout(n.d.ctx, pace.AskTime())
@@ -77,8 +77,8 @@ func (n *node) settleDebts(l *connection) {
 	n.d.set.inheritDebts(n, append(left, due...))
 }
 
-// isExecuted reports whether a server with this reply has executed a release. It has not if it lacks the
-// scripts or the marker, or if the key is at another shard.
+// isExecuted reports whether a server with this reply has executed a release. A server has not if it lacks the
+// scripts or the marker, or if another shard has the key.
 func isExecuted(reply any) bool {
 	err, failed := reply.(resp.Error)
 	return !failed || !resp.IsErrorCode(reply, "NOSCRIPT") && !resp.IsErrorCode(reply, "UNADMITTED") && !isRedirection(err)

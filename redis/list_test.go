@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// List also asks for many locks in one round trip.
+// List asks for many locks in one round trip.
 func TestListYieldsLocksBeforeScanEnds(t *testing.T) {
 	r := startRig(t, 1)
 	const locks = 5000
@@ -53,7 +53,7 @@ func TestListYieldsLocksBeforeScanEnds(t *testing.T) {
 	}
 }
 
-// While a client checks a server, the server stores a key for the check.
+// While a client checks a server, the server stores a probe key.
 func TestProbesAreNotListed(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.newClient()
@@ -63,7 +63,7 @@ func TestProbesAreNotListed(t *testing.T) {
 	}
 }
 
-// Libraries are recognised by the values that they write.
+// Libraries are recognized by the values that they write.
 func TestLocksOfOtherLibrariesAreNamed(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.newClient()
@@ -90,11 +90,11 @@ func TestLocksOfOtherLibrariesAreNamed(t *testing.T) {
 	}
 	r.do(0, "ACL", "SETUSER", "default", "-hscan")
 	if st, err := c.Inspect(t.Context(), "r"); err != nil || st.Holder.Program != "a hash (Redisson?)" {
-		t.Errorf("without the right to HSCAN: %+v, %v", st, err)
+		t.Errorf("without permission for HSCAN: %+v, %v", st, err)
 	}
 }
 
-// The remaining nodes show the queue as far as they know it.
+// The remaining nodes show their part of the queue.
 func TestQueueIsShownWithoutMajority(t *testing.T) {
 	r, c, _ := startInspected(t)
 	r.do(2, zaddPlaceArgs("holdfast:queue:{lock:k}", "AAAAAAAAAAAAAAAAAAAAAAAAAA.1", 1)...)
@@ -106,7 +106,7 @@ func TestQueueIsShownWithoutMajority(t *testing.T) {
 	}
 }
 
-// A huge value of another program in place of a lock ends no connection.
+// A huge value of another program under a lock's key does not end the connection.
 func TestHugeValueDoesNotAffectOtherLocks(t *testing.T) {
 	r := startRig(t, 1)
 	r.do(0, "SET", "lock:huge", strings.Repeat("x", 5<<20))
@@ -118,7 +118,7 @@ func TestHugeValueDoesNotAffectOtherLocks(t *testing.T) {
 	_, err := c.TryAcquire(r.contextInTime(), "huge", nil)
 	checkMentions(t, err, "TOOLONG")
 	if _, err := c.Inspect(r.contextInTime(), "huge"); err == nil {
-		t.Error("Inspect of the huge value has no error")
+		t.Error("Inspect of the huge value returned no error")
 	}
 	if err := l.Extend(r.contextInTime(), longTTL); err != nil {
 		t.Errorf("the other lease: %v", err)

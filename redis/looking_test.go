@@ -74,15 +74,15 @@ func TestInspectWithoutMajorityReportsOtherNodes(t *testing.T) {
 	check := func(what string, st holdfast.Status) {
 		t.Helper()
 		if st.Held || st.Owner != "" || len(st.Nodes) != 3 {
-			t.Fatalf("%s: %+v, want nothing for certain", what, st)
+			t.Fatalf("%s: %+v, want nothing certain", what, st)
 		}
 		n := st.Nodes[2]
 		if n.Err != nil || n.Owner != l.Owner() || n.Token != int64(l.Token()) || n.Remaining <= 10*time.Second || n.Waiters != 1 {
-			t.Errorf("%s: the node that is left says %+v", what, n)
+			t.Errorf("%s: the remaining node reports %+v", what, n)
 		}
 		for _, n := range st.Nodes[:2] {
 			if n.Err == nil || n.Owner != "" {
-				t.Errorf("%s: a node that was killed says %+v", what, n)
+				t.Errorf("%s: the killed node reports %+v", what, n)
 			}
 		}
 	}
@@ -100,7 +100,7 @@ func TestInspectWithoutMajorityReportsOtherNodes(t *testing.T) {
 		}
 	}
 	if listed != 1 || !errors.Is(last, holdfast.ErrUnavailable) {
-		t.Errorf("List yields %d locks and then %v, want one and ErrUnavailable", listed, last)
+		t.Errorf("List yields %d locks and %v, want one and ErrUnavailable", listed, last)
 	}
 }
 
@@ -108,7 +108,7 @@ func TestForceReleaseSucceedsAtMajority(t *testing.T) {
 	r, c, l := startInspected(t)
 	r.killServers(c, 2)
 	if err := c.ForceRelease(t.Context(), "k", l.Token()+100, ""); !errors.Is(err, holdfast.ErrLost) {
-		t.Errorf("ForceRelease of a token that nobody has = %v, want ErrLost", err)
+		t.Errorf("ForceRelease with an unknown token = %v, want ErrLost", err)
 	}
 	if err := c.ForceRelease(t.Context(), "k", l.Token(), ""); err != nil {
 		t.Errorf("ForceRelease on two nodes of three = %v", err)
@@ -121,14 +121,14 @@ func TestForceReleaseSucceedsAtMajority(t *testing.T) {
 	r.eventually("the old holder hears of it", func() bool {
 		err := l.Extend(t.Context(), longTTL) // ErrUnavailable if the first answer decides
 		if err == nil {
-			t.Fatal("the lease that was taken away was extended")
+			t.Fatal("the forced lease was extended")
 		}
 		return errors.Is(err, holdfast.ErrLost)
 	})
 }
 
-// The last holder's commit did not reach one node. That node gave the next holder the same token as the last
-// holder had elsewhere, and has not received the next commit either.
+// The last holder's commit did not reach one node. That node gave the next holder the token that the last
+// holder had elsewhere, and missed the next commit too.
 func TestLastHoldersTokenSparesNextHolder(t *testing.T) {
 	r, c, l := startInspected(t)
 	r.do(1, "SET", "lock:k", fmt.Sprint(l.Owner(), " ", int64(l.Token())-32), "KEEPTTL")
@@ -140,11 +140,11 @@ func TestLastHoldersTokenSparesNextHolder(t *testing.T) {
 	}
 	for i := range 3 {
 		if text, _ := r.do(i, "GET", "lock:k").(string); !strings.HasPrefix(text, l.Owner()) {
-			t.Errorf("node %d has %q, want the lock of %s", i, text, l.Owner())
+			t.Errorf("node %d has %q, want %s's lock", i, text, l.Owner())
 		}
 	}
 	if err := c.ForceRelease(t.Context(), "k", l.Token(), ""); err != nil {
-		t.Errorf("ForceRelease of its own = %v", err)
+		t.Errorf("ForceRelease of the own lock = %v", err)
 	}
 	for i := range 3 {
 		if owner := r.do(i, "GET", "lock:k"); owner != nil {
@@ -160,7 +160,7 @@ func TestForceReleaseWithoutMajorityIsUnavailable(t *testing.T) {
 		t.Errorf("ForceRelease on one node of three = %v, want ErrUnavailable", err)
 	}
 	if owner, want := r.do(2, "GET", "lock:k"), fmt.Sprint(l.Owner(), " ", l.Token()); owner != want {
-		t.Errorf("the node that is left has %v, want %v", owner, want)
+		t.Errorf("the remaining node has %v, want %v", owner, want)
 	}
 }
 
@@ -190,11 +190,11 @@ func TestOtherClientsSeeHoldersName(t *testing.T) {
 					t.Errorf("List yields %+v, %v, want holder %v", st, err, me)
 				}
 			}
-			// A waiter, and a client that asked before the lock was held, get the same answer.
+			// A waiter and a client that asked before the lock was held get the same answer.
 			err = r.failedWait(other, "k")
 			checkMentions(t, err, me.String())
 			if e := <-events; e.Held == nil || e.Held.Holder != me {
-				t.Errorf("waiting behind %+v, want %v", e.Held, me)
+				t.Errorf("obstacle %+v, want %v", e.Held, me)
 			}
 		})
 	}
@@ -223,8 +223,7 @@ func TestInspectNeedsOneNode(t *testing.T) {
 	}
 }
 
-// A name that no node has returned is asked for again: one late answer must not hide the name for as long as
-// names are cached.
+// A name that no node has returned is asked for again: the cache must not keep a failed lookup.
 func TestHolderIsNamedAfterFailedLookup(t *testing.T) {
 	r := startRig(t, 1)
 	way := newRoute(t, r.servers)

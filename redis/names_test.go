@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// FuzzNames checks that a lock is listed under the name with which it was acquired, with any prefix, and that
-// Holdfast's other keys and probes are never listed as locks.
+// FuzzNames checks that List shows a lock under the name with which it was acquired, with any prefix, and never
+// shows Holdfast's other keys and probes.
 func FuzzNames(f *testing.F) {
 	for _, name := range []string{"a", "{a}", ":{a}", "a{b}c", "lock:a", "holdfast:fence:7", "~probe:c", "*", "\x00", "é"} {
 		f.Add(name, "lock:")

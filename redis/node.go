@@ -68,8 +68,8 @@ type node struct {
 	ledger  session.Ledger[engine.Lock]
 }
 
-// credentialsAside returns a function that calls fn, a hook of the program, but waits for it no longer than its
-// context lasts. It returns nil for nil.
+// credentialsAside returns a function that calls fn, a hook of the program, and returns at the latest when its
+// context ends. It returns nil for nil.
 func credentialsAside(fn func(context.Context, string) (user, password string, err error)) func(context.Context, string) (string, string, error) {
 	if fn == nil {
 		return nil
@@ -170,7 +170,7 @@ func (n *node) downCause() error {
 	return n.err
 }
 
-// currentEvent returns the present state of the node.
+// currentEvent returns the current state of the node.
 func (n *node) currentEvent() driver.NodeEvent {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -112,7 +112,7 @@ func TestRestartedNodeSitsOutQuarantine(t *testing.T) {
 	r.servers[1].Kill()
 	_, err = c.TryAcquire(t.Context(), "k", nil)
 	if !errors.Is(err, holdfast.ErrUnavailable) {
-		t.Errorf("one voter of three: %v, want ErrUnavailable", err)
+		t.Errorf("with one of three voters: %v, want ErrUnavailable", err)
 	}
 	checkMentions(t, err, r.servers[0].Addr(), "quarantine", r.servers[1].Addr(), "need 2 nodes")
 	r.eventually("it votes again", func() bool {
@@ -124,11 +124,11 @@ func TestRestartedNodeSitsOutQuarantine(t *testing.T) {
 		return true
 	})
 	if out := time.Since(restarted); out < opts.MaxTTL {
-		t.Errorf("it voted %v after its restart, want %v at least", out, opts.MaxTTL)
+		t.Errorf("the node voted %v after its restart, want %v at least", out, opts.MaxTTL)
 	}
 }
 
-// With every answer on disk before it is sent, nothing is forgotten.
+// A server that writes every answer to disk before it sends it forgets nothing.
 func TestDurableNodeSkipsQuarantine(t *testing.T) {
 	t.Parallel()
 	r := &rig{T: t}
@@ -177,7 +177,7 @@ func TestLeaseEndsInTimeWithoutNodes(t *testing.T) {
 	select {
 	case <-l.Context().Done():
 	case <-time.After(patience()):
-		t.Fatal("the lease does not end")
+		t.Fatal("the lease did not end")
 	}
 	if early := time.Until(l.Deadline()); early > 0 {
 		t.Errorf("the context ended %v before the deadline", early)

@@ -107,7 +107,7 @@ func TestOpenRejectsSetWithOtherOptions(t *testing.T) {
 		fmt.Sprintf("nodes %s, %s, %s: ", addr, r.servers[1].Addr(), r.servers[2].Addr()))
 }
 
-// Also if the set is a single node.
+// This also holds for a single node.
 func TestOpenRejectsSetOfOtherVersion(t *testing.T) {
 	for agreement, row := range map[string]struct {
 		n    int

@@ -196,7 +196,7 @@ func (o *Options) lockKeys(name string) engine.Lock {
 // setKey returns the key of the set's marker.
 func (o *Options) setKey() string { return o.format().SetKey(o.Prefix) }
 
-// probeName is the prefix of the names of locks on which a client tries a server. No client holds them.
+// probeName is the prefix of the lock names with which a client checks a server. No client holds these locks.
 const probeName = "~probe:"
 
 // probeKeys returns the keys on which permissions and scripts are tried. With bare keys only the operator

@@ -29,8 +29,8 @@ func (r *rig) hangServer(i int) (resume func()) {
 	}
 }
 
-// A batch has an acquire followed by its release. The server knows only the script of the release. If the
-// acquire alone were sent again, it would be executed after its release and leave a lock without a holder.
+// A batch contains an acquire and its release, and the server knows only the script of the release. If the
+// client sent only the acquire again, it would be executed after its release and leave a lock without a holder.
 func TestUnloadedScriptKeepsRequestOrder(t *testing.T) {
 	r := startRig(t, 1)
 	d := r.openDriver(r.nodes(), nil)
@@ -49,7 +49,7 @@ func TestUnloadedScriptKeepsRequestOrder(t *testing.T) {
 		time.Sleep(10 * time.Millisecond) // the release is written, and the next requests share a batch
 		ctx, cancel := context.WithTimeout(r.Context(), 50*time.Millisecond)
 		if _, err := d.Acquire(ctx, request); err == nil {
-			t.Error("a server that is stopped has granted a lock")
+			t.Error("a stopped server granted a lock")
 		}
 		cancel()
 		resume()
@@ -157,7 +157,7 @@ func TestCloseClosesAllDescriptors(t *testing.T) {
 	}
 	r.eventually("descriptors are given back", func() bool { return count() <= before })
 	if _, err := r.open(append(r.nodes(), r.nodes()[0]), nil); err == nil {
-		t.Fatal("a set with the same server twice was opened")
+		t.Fatal("Open accepted a set with the same server twice")
 	}
 	r.eventually("a refused set leaves nothing open", func() bool { return count() <= before })
 }

@@ -85,7 +85,7 @@ func TestWaitSurvivesTemporaryErrors(t *testing.T) {
 			select {
 			case err := <-obstacles:
 				if !errors.Is(err, holdfast.ErrUnavailable) {
-					t.Errorf("in the way: %v", err)
+					t.Errorf("obstacle: %v", err)
 				}
 			case err := <-ended:
 				t.Fatalf("the wait ended: %v", err)
@@ -108,7 +108,7 @@ func TestWaitReportsRejectedCredentials(t *testing.T) {
 	t.Cleanup(func() { d.Close() })
 	obstacles, ended := r.startSeeking(d)
 	if err := <-obstacles; !errors.Is(err, holdfast.ErrHeld) {
-		t.Fatalf("in the way: %v", err)
+		t.Fatalf("obstacle: %v", err)
 	}
 	r.do(0, "ACL", "SETUSER", "app", "resetpass", ">new")
 	r.do(0, "CLIENT", "KILL", "USER", "app")
@@ -127,7 +127,7 @@ func TestWaitReportsRejectedCredentials(t *testing.T) {
 	}
 }
 
-// After a failover the name of a node leads to the new master, but an open connection leads to the old one.
+// After a failover the name of a node resolves to the new master, but an open connection leads to the old one.
 func TestReplicaIsDialedAgain(t *testing.T) {
 	r := startRig(t, 2)
 	way := newRoute(t, r.servers[:1])
@@ -143,7 +143,7 @@ func TestReplicaIsDialedAgain(t *testing.T) {
 		select {
 		case e = <-events:
 		case <-timeout:
-			t.Fatal("no event says that it is a replica")
+			t.Fatal("no event reports that the node is a replica")
 		}
 		if e.Err != nil && strings.Contains(e.Err.Error(), "replica") {
 			break
@@ -198,11 +198,11 @@ func TestOpenAllowsDownNodes(t *testing.T) {
 	d := r.openDriver(r.nodes(), &redis.Options{AllowDown: true})
 	t.Cleanup(func() { d.Close() })
 	if _, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: longTTL, NoWait: true}); !errors.Is(err, holdfast.ErrUnavailable) {
-		t.Errorf("a try = %v, want ErrUnavailable", err)
+		t.Errorf("TryAcquire = %v, want ErrUnavailable", err)
 	}
 	obstacles, ended := r.startSeeking(d)
 	if err := <-obstacles; !errors.Is(err, holdfast.ErrUnavailable) {
-		t.Errorf("in the way: %v", err)
+		t.Errorf("obstacle: %v", err)
 	}
 	if err := r.servers[0].Restart(t.Context()); err != nil {
 		t.Fatal(err)
@@ -220,8 +220,8 @@ func TestOpenWithAllowDownFailsWhenRejected(t *testing.T) {
 	}
 }
 
-// A subscriber to all channels is not a waiter: the node does not hand a lock to a dead waiter because the
-// subscriber received the message.
+// A subscriber to all channels is not a waiter: the node does not hand a lock to a dead waiter because another
+// client received the message.
 func TestPatternSubscriberDoesNotReplaceDeadWaiter(t *testing.T) {
 	for name, less := range map[string][]string{
 		"PUBSUB": nil, "without the right to it": {"+pubsub|numsub"},
@@ -242,7 +242,7 @@ func TestPatternSubscriberDoesNotReplaceDeadWaiter(t *testing.T) {
 			r.do(0, zaddPlaceArgs("holdfast:queue:{lock:k}", dead, 1)...)
 			r.release(l)
 			if owner := fmt.Sprint(r.do(0, "GET", "lock:k")); strings.HasPrefix(owner, dead+" ") != (less != nil) {
-				t.Errorf("the lock is %s's", owner)
+				t.Errorf("the lock belongs to %s", owner)
 			}
 			r.release(<-got)
 		})

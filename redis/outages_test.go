@@ -67,7 +67,7 @@ func TestLeaseSurvivesOutagesInTurn(t *testing.T) {
 					r.eventually("the lease is on all nodes "+when, func() bool {
 						st, err := holder.Inspect(r.Context(), "k")
 						if err := context.Cause(l.Context()); err != nil {
-							r.Fatalf("lost before the lease is on all nodes %s: %v; %+v", when, err, st.Nodes)
+							r.Fatalf("lost before the lease was on all nodes %s: %v; %+v", when, err, st.Nodes)
 						}
 						on := 0
 						for _, n := range st.Nodes {
@@ -138,7 +138,7 @@ func TestOneOfTwoAdoptersGetsLease(t *testing.T) {
 		r.checkExpiresWithin(ttl, key)
 		switch {
 		case won[0] != nil && won[1] != nil:
-			r.Fatalf("round %d: both have it, with tokens %d and %d after %d", round, won[0].Token(), won[1].Token(), l.Token())
+			r.Fatalf("round %d: two holders, with tokens %d and %d after %d", round, won[0].Token(), won[1].Token(), l.Token())
 		case won[0] == nil && won[1] == nil:
 			nobody++
 			continue
@@ -169,7 +169,7 @@ func (r *rig) checkExpiresWithin(ttl time.Duration, key string) {
 	for i := range r.servers {
 		left, _ := r.do(i, "PTTL", "lock:"+key).(int64)
 		if left == -1 || left > ttl.Milliseconds() {
-			r.Errorf("%s stands for %d ms on node %d", key, left, i+1)
+			r.Errorf("%s lasts for %d ms on node %d", key, left, i+1)
 		}
 	}
 }

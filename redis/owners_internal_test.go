@@ -41,7 +41,7 @@ func TestAnsweredLookUpEndsItsGoroutines(t *testing.T) {
 	}
 	for hasLabel(label) { // the last goroutine may be ending
 		if silent.Ended() {
-			t.Fatal("a goroutine has waited until the silent connection was given up")
+			t.Fatal("a goroutine waited until the silent connection was closed")
 		}
 	}
 }
@@ -66,7 +66,7 @@ func (s slowLog) Handle(context.Context, slog.Record) error {
 	return nil
 }
 
-// Close waits for a slow Logger, but not for one that hangs.
+// Close waits for a slow Logger, but not for a Logger that hangs.
 func TestCloseWaitsForLogger(t *testing.T) {
 	t.Parallel()
 	for _, hangs := range []bool{false, true} {
@@ -86,7 +86,7 @@ func TestCloseWaitsForLogger(t *testing.T) {
 		}
 		d.Close()
 		if !hangs && !taken.Load() {
-			t.Error("Close has returned while the Logger took a line")
+			t.Error("Close returned while the Logger was running")
 		}
 		if hangs {
 			close(log.may)

@@ -182,7 +182,7 @@ func BenchmarkSemaphoreWaiters(b *testing.B) {
 		for i := range waiters {
 			all.Go(func() {
 				if _, err := c.Semaphore("k", slots).Acquire(ctx, &holdfast.AcquireOptions{Note: strconv.Itoa(i)}); err == nil {
-					b.Error("a waiter was granted a slot that is held")
+					b.Error("a waiter was granted a held slot")
 				}
 			})
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// A change of the server that the gate would reject ends the connection within a second or two, with an error
-// that names it.
+// The client checks the server each second. A change that the gate would reject ends the connection, with an
+// error that names the change.
 func TestClientLeavesChangedServer(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ info, says string }{
@@ -46,14 +46,14 @@ func TestClientLeavesChangedServer(t *testing.T) {
 				time.Sleep(1300 * time.Millisecond)
 				synctest.Wait()
 				if (len(left) > 0) != (c.says != "") || len(left) > 0 && !strings.Contains(left[0].Error(), c.says) {
-					t.Errorf("the node was left by %v, want %q", left, c.says)
+					t.Errorf("the client left the node with %v, want %q", left, c.says)
 				}
 			})
 		})
 	}
 }
 
-// A server that answers late when a look is due is looked at as soon as it answers, and not a second later.
+// If a check is due while the server does not answer, the check follows as soon as the server answers.
 func TestStalledServerIsCheckedSoon(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestStalledServerIsCheckedSoon(t *testing.T) {
 		busyUntil.Store(answers.UnixNano())
 		d.Inspect(t.Context(), "k")
 		if late := (<-left).Sub(answers); late > 300*time.Millisecond { // in virtual time
-			t.Errorf("the node was left %v after its answer", late)
+			t.Errorf("the client left the node %v after its answer", late)
 		}
 	})
 }
@@ -120,8 +120,8 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// On a real server, a client that was connected before gets no lock while the policy evicts, and a lease
-// survives if the policy is corrected in time.
+// On a real server, a connected client gets no lock while the policy evicts. Its lease survives if the policy
+// is corrected in time.
 func TestServerThatStartsEvictingIsRejected(t *testing.T) {
 	r := startRig(t, 1)
 	holder, other := r.newClient(), r.newClient()

@@ -28,7 +28,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 )
 
-// calls are the calls of a Driver that need nothing of this package.
+// calls contains the methods of a Driver that are the same for all quorum drivers.
 type calls = engine.Calls
 
 // Driver keeps locks on the nodes. It implements driver.Driver; use it through holdfast.New.

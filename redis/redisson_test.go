@@ -97,14 +97,14 @@ func TestJavaThreadsAndClientsExcludeEachOther(t *testing.T) {
 	for _, key := range []string{"job", "a{b}c", "{job}"} {
 		l := r.acquire(c, key, &holdfast.AcquireOptions{TTL: longTTL, Note: "nightly import"})
 		if left := javaThread.lock(r, key); left <= 0 || left > longTTL.Milliseconds() {
-			t.Errorf("%q: a thread in Java waits %d ms for a lock that is held", key, left)
+			t.Errorf("%q: a Java thread waits %d ms for a held lock", key, left)
 		}
 		if v := r.do(0, "HGETALL", key); fmt.Sprint(v) != fmt.Sprintf("[%s 1]", l.Owner()) {
 			t.Errorf("%q holds %v", key, v)
 		}
 		r.release(l)
 		if javaThread.lock(r, key) != -1 {
-			t.Fatalf("%q: a thread in Java does not get a free lock", key)
+			t.Fatalf("%q: a Java thread did not acquire a free lock", key)
 		}
 		r.heldBy(c, key, "Redisson, thread 42 of client 0b7f6c52-9f0e-4a59-8e35-6f1f6a1c2d3e")
 		r.do(0, "DEL", key)
@@ -127,8 +127,8 @@ func TestReentrantThreadFreesLockAtLastUnlock(t *testing.T) {
 	r.release(r.acquire(c, "job", nil))
 }
 
-// With a crowd of waiters, a waiter rests for at least 5 s between its own requests. A Java program has an
-// RReadWriteLock with such a name, which knows neither gate nor places.
+// With many waiters, a waiter pauses for at least 5 s between its own requests. A Java program has an
+// RReadWriteLock with such a name, without gate and places.
 func TestReadersAreRejectedInRedissonFormat(t *testing.T) {
 	r := startRig(t, 1)
 	_, err := r.redissonClient().RWLock("job", 2).AcquireRead(t.Context(), nil)
@@ -169,7 +169,7 @@ func TestWaiterAsksWhenRedissonPublishes(t *testing.T) {
 			for before := asked.Load(); asked.Load() == before; time.Sleep(time.Millisecond) {
 				r.do(0, "PUBLISH", channel, "0")
 				if ctx.Err() != nil {
-					t.Fatal("messages that the lock is free do not make the waiter ask")
+					t.Fatal("messages that the lock is free did not make the waiter ask")
 				}
 			}
 		}
@@ -186,7 +186,7 @@ func TestWaiterAsksWhenRedissonPublishes(t *testing.T) {
 	for before := asked.Load(); asked.Load() == before; time.Sleep(time.Millisecond) {
 		r.do(0, "PUBLISH", channel+":"+string(javaOther), "0")
 		if ctx.Err() != nil {
-			t.Fatal("a message to a thread in line does not make the waiter ask")
+			t.Fatal("a message to a queued thread did not make the waiter ask")
 		}
 	}
 	r.do(0, "DEL", "redisson_lock_queue:{job}")
@@ -259,13 +259,13 @@ func TestReleaseWakesJavaWaiters(t *testing.T) {
 	said("threads in line", "{job} 0", "{job}:"+string(javaOther)+" 0")
 	if v := fmt.Sprint(r.do(0, "LRANGE", "redisson_lock_queue:{job}", "0", "-1"), r.do(0, "ZCARD", "redisson_lock_timeout:{job}")); v !=
 		fmt.Sprintf("[%s %s] 2", javaOther, javaThread) {
-		t.Errorf("threads in line are %v, want those that live", v)
+		t.Errorf("queued threads = %v, want the living ones", v)
 	}
 	r.do(0, "DEL", "redisson_lock_queue:{job}", "redisson_lock_timeout:{job}")
 
 	r.do(0, "EVAL", javaLock, "1", "job", "40000", string(javaThread))
 	if err := other.ForceRelease(t.Context(), "job", 0, "it hangs"); err != nil {
-		t.Errorf("ForceRelease of a thread's lock = %v", err)
+		t.Errorf("ForceRelease of a Java thread's lock = %v", err)
 	}
 	said("a lock that is forced", "{job} 0")
 	r.release(r.acquire(c, "job", nil))
@@ -284,16 +284,16 @@ func TestTokensShareOrderWithFencedLocks(t *testing.T) {
 		}
 		r.release(l)
 		if java := r.do(0, "INCR", counter).(int64); java < int64(l.Token())+32 {
-			t.Errorf("the next token in Java is %d, and ours may go up to %d", java, l.Token()+31)
+			t.Errorf("the next token in Java is %d, and our block ends at %d", java, l.Token()+31)
 		}
 	}
 	if ttl := r.do(0, "PTTL", counter); ttl != int64(-1) {
-		t.Errorf("the counter expires in %v ms: a fenced lock would begin at 1 then", ttl)
+		t.Errorf("the counter expires in %v ms: a fenced lock would then begin at 1", ttl)
 	}
 	l := r.acquire(c, "new", nil)
 	now := strings.Fields(strings.Trim(fmt.Sprint(r.do(0, "TIME")), "[]"))
 	if second, err := strconv.ParseInt(now[0], 10, 64); err != nil || int64(l.Token()) > (second+1)*1e6 || int64(l.Token()) < (second-600)*1e6 {
-		t.Errorf("a counter that nobody had before begins at %d", l.Token())
+		t.Errorf("a new counter begins at %d", l.Token())
 	}
 	if ttl := r.do(0, "PTTL", "redisson_lock_token:{new}"); ttl != int64(-1) {
 		t.Errorf("a new counter expires in %v ms", ttl)
@@ -301,7 +301,7 @@ func TestTokensShareOrderWithFencedLocks(t *testing.T) {
 	r.release(l)
 }
 
-// Redisson force-unlocks a lock without a trace, and a thread that uses no token may have held it since.
+// Redisson force-unlocks a lock without a record, and a thread without a token may have held it since.
 func TestLockForcedInJavaIsLost(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.redissonClient()
@@ -313,7 +313,7 @@ func TestLockForcedInJavaIsLost(t *testing.T) {
 		t.Errorf("Extend() = %v, want lost", err)
 	}
 	if r.do(0, "EXISTS", "job") != int64(0) {
-		t.Error("the lease that was lost has the lock again")
+		t.Error("the lost lease got the lock again")
 	}
 }
 
@@ -366,7 +366,7 @@ func TestListShowsOnlyRedissonLocks(t *testing.T) {
 	t.Cleanup(func() { d.Close() })
 	r.do(0, "PERSIST", "theirs")
 	if found := r.leaksOf(d); len(found) != 1 || found["theirs"].Owner != string(javaThread) || found["theirs"].Fixable {
-		t.Errorf("leaks are %+v, want the lock without a TTL", found)
+		t.Errorf("leaks = %+v, want the lock without a TTL", found)
 	}
 	r.release(l)
 }
@@ -395,7 +395,7 @@ func TestFormatRedissonIsForOneServer(t *testing.T) {
 	}
 }
 
-// The permissions that the doctor names are enough, also to wait and to be woken.
+// The permissions that the doctor names also suffice for waiting and for wake-ups.
 func TestRedissonPermissionsAreEnough(t *testing.T) {
 	r := startWith(t, &redisproc.Options{})
 	user := &redis.Options{Format: redis.FormatRedisson, Username: "locks", Password: "secret"}
@@ -407,7 +407,7 @@ func TestRedissonPermissionsAreEnough(t *testing.T) {
 		}
 	}
 	if !strings.Contains(line, "~PATTERN-OF-THE-NAMES") {
-		t.Fatalf("the mend is %q", line)
+		t.Fatalf("fix = %q", line)
 	}
 	r.do(0, strings.Fields(strings.Replace(line, "~PATTERN-OF-THE-NAMES", "~job*", 1))...)
 	for _, f := range r.runDoctor(user) {

@@ -17,7 +17,7 @@ type relay struct {
 	testing.TB
 	listener net.Listener
 	server   atomic.Pointer[string]
-	// answer may answer in place of the server; nil: it does not. subscribed reports whether the connection is
+	// answer may answer for the server; nil: it does not. subscribed reports whether the connection is
 	// subscribed.
 	answer func(words []string, subscribed bool) []byte
 	// edit changes replies; nil: it does not.

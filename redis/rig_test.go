@@ -33,11 +33,11 @@ import (
 // longTTL is a TTL that does not end within a test.
 const longTTL = 40 * time.Second
 
-// busyTimeout bounds the check of a connection on a busy machine. It is longer than the default at any pace, and some
-// tests wait for its end.
+// busyTimeout bounds the check of a connection on a busy machine. It is longer than the default at any pace,
+// because some tests wait for its end.
 func busyTimeout() time.Duration { return min(pace.Scale(5*time.Second), 10*time.Second) }
 
-// patience returns how long an event may take that is certain to come.
+// patience bounds the wait for an event that is certain to come.
 func patience() time.Duration { return fixture.MaxWait() }
 
 // TestMain lets more tests run at once than there are processors, because most of them wait. It also serves as
@@ -163,8 +163,8 @@ func (r *rig) retryLate(fn func() error) error {
 	}
 }
 
-// eventsOfChanges returns the events so far of a single node that was up, without stalls: on a busy machine a node
-// may seem to stand still.
+// eventsOfChanges returns the events so far of a single node that was up, without stalls, which a busy machine
+// may cause.
 func eventsOfChanges(events <-chan driver.NodeEvent) (told []driver.NodeEvent) {
 	state := driver.NodeUp
 	for len(events) > 0 {
@@ -256,12 +256,12 @@ func (r *rig) checkCleared() {
 func checkMentions(t testing.TB, err error, words ...string) {
 	t.Helper()
 	if err == nil {
-		t.Errorf("no error, want one that mentions %q", words)
+		t.Errorf("no error, want one that contains %q", words)
 		return
 	}
 	for _, w := range words {
 		if !strings.Contains(err.Error(), w) {
-			t.Errorf("%q does not mention %q", err, w)
+			t.Errorf("error %q does not contain %q", err, w)
 		}
 	}
 }
@@ -412,7 +412,8 @@ type guardedResource struct {
 	last   int64 // highest token
 }
 
-// hold uses the resource for d as the holder of l. A holder whose lease is over has stood still and breaks no rule.
+// hold uses the resource for d as the holder of l. A holder that was suspended past the end of its lease breaks
+// no rule.
 func (g *guardedResource) hold(l *holdfast.Lease, d time.Duration) {
 	token := int64(l.Token())
 	g.mu.Lock()
@@ -473,7 +474,7 @@ func (g *guardedResource) loadBy(r *rig, clients []*holdfast.Client, key string,
 					before -= quorum.TrustedClockSkew // a counter that is lost twice begins at the clock of a request that was already sent
 				}
 				if int64(l.Token()) <= before {
-					r.Errorf("token %d for who asked after %d was granted", l.Token(), before)
+					r.Errorf("token %d was granted after token %d was already known", l.Token(), before)
 				}
 				g.hold(l, rand.N(time.Millisecond))
 				if err := l.Release(r.Context()); err != nil && !errors.Is(err, holdfast.ErrUnavailable) {

@@ -87,7 +87,7 @@ func TestWaiterSurvivesCredentialRotation(t *testing.T) {
 				begin(true)
 				time.Sleep(3 * time.Second)
 				if _, err := d.Acquire(t.Context(), driver.Request{Key: "busy", TTL: 10 * time.Second, NoWait: true}); !errors.Is(err, c.kind) {
-					t.Errorf("a try in the gap: %v, want %v", err, c.kind)
+					t.Errorf("TryAcquire in the gap: %v, want %v", err, c.kind)
 				}
 				if other, err := open(); !errors.Is(err, c.kind) {
 					t.Errorf("Open in the gap = %v, %v, want %v", other, err, c.kind)
@@ -101,7 +101,7 @@ func TestWaiterSurvivesCredentialRotation(t *testing.T) {
 					t.Errorf("the wait that outlasts the gap took %v: %v", r.took, r.err)
 				}
 				if !slices.Contains(h.seenAddresses(), "server") {
-					t.Error("nobody has logged in")
+					t.Error("no login succeeded")
 				}
 			})
 		})
@@ -126,7 +126,7 @@ func TestWaitEndsOnRejectedCredentials(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if _, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second}); !errors.Is(err, driver.ErrAuth) || ctx.Err() != nil {
-			t.Errorf("the wait ended with %v, want driver.ErrAuth, and not for want of time", err)
+			t.Errorf("the wait ended with %v, want driver.ErrAuth and no timeout", err)
 		}
 	})
 }
@@ -264,7 +264,7 @@ func TestDeadConnectionIsReplacedInTime(t *testing.T) {
 				if words[0] == "EVALSHA" && words[1] == wire.Plain.Renew.SHA {
 					renewed.Add(1)
 					if !closed.Load() {
-						t.Error("a renewal beside the old connection")
+						t.Error("a renewal used the old connection")
 					}
 				}
 				return server.answer(words)

@@ -85,7 +85,7 @@ func TestErrorNamesRenamedCommand(t *testing.T) {
 	}
 }
 
-// A proxy may support RESP2 only. Then waiters are not woken, and all else works.
+// A proxy may support only RESP2. Then waiters poll, and everything else works.
 func TestServerWithoutRESP3Polls(t *testing.T) {
 	r := startRig(t, 1)
 	old := newRelay(t, r.servers[0].Addr())
@@ -98,14 +98,14 @@ func TestServerWithoutRESP3Polls(t *testing.T) {
 	r.checkPolls([]redis.Node{old.start().node()})
 }
 
-// Without PUBLISH waiters are not woken, and all else works.
+// Without PUBLISH waiters poll, and everything else works.
 func TestNodeWithoutPublishPolls(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Args: []string{"--rename-command", "PUBLISH", "HIDDEN"}})
 	r.checkPolls(r.nodes())
 }
 
-// Some servers and proxies accept no commands over a subscribed connection, or speak RESP2. The client must
-// not fail at its first wait.
+// Some servers and proxies accept no commands over a subscribed connection, or support only RESP2. The client
+// must not fail at its first wait.
 func TestNodeWithoutSubscriptionPolls(t *testing.T) {
 	r := startRig(t, 1)
 	narrow, old := newRelay(t, r.servers[0].Addr()), newRelay(t, r.servers[0].Addr())
@@ -142,7 +142,7 @@ func (r *rig) checkPolls(nodes []redis.Node) {
 	r.checkCleared()
 }
 
-// If messages may overtake replies, or replies messages, a wake-up is no grant.
+// If the server may reorder messages and replies, a wake-up is not a grant.
 func TestWakeUpGrantsOnlyInOrder(t *testing.T) {
 	r := startRig(t, 1)
 	for _, c := range []struct {
@@ -185,7 +185,7 @@ func TestWakeUpGrantsOnlyInOrder(t *testing.T) {
 			granted = granted || asked.Load() == before
 		}
 		if granted != c.grants {
-			t.Errorf("%q: a wake-up grants: %v, want %v", c.words, granted, c.grants)
+			t.Errorf("%q: a wake-up grants the lock: %v, want %v", c.words, granted, c.grants)
 		}
 	}
 }
@@ -215,7 +215,7 @@ func TestNewerServersNameMissingPermission(t *testing.T) {
 	}
 }
 
-// The documented permissions are enough for bare keys.
+// The documented permissions suffice for bare keys.
 func TestDocumentedPermissionsSufficeForBareKeys(t *testing.T) {
 	bare := strings.Replace(aclUser("bare", permissions...), "~lock:*", "~job:*", 1)
 	r := startWith(t, &redisproc.Options{ACL: []string{bare}})

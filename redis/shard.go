@@ -15,7 +15,7 @@ import (
 // that starts has seen no slot before. A redirection by ASK changes nothing: the data come from the shard that
 // redirects, whose floor this client has.
 
-// maxLookPause bounds the time between two looks at the map of a healthy cluster.
+// maxLookPause bounds the time between two reads of the map of a healthy cluster.
 const maxLookPause = 5 * time.Second
 
 // mapTime is the time at which a map was read.
@@ -57,14 +57,15 @@ func (c *cluster) isOutdated(now time.Time) bool {
 	return last == nil || pace.Elapsed(last.at, now) > c.quarantineTime()/2
 }
 
-// quarantineTime returns how long a shard that may have lost counters keeps its slots.
+// quarantineTime returns the quarantine of a shard that may have lost counters.
 func (c *cluster) quarantineTime() time.Duration { return member.Quarantine(c.d.opts.MaxTTL) }
 
-// mapInterval returns the time between two looks at a healthy cluster. The map is never outdated at the next
-// look, even if a node delays its answer: otherwise tokens would begin at the clock again with each look.
+// mapInterval returns the time between two reads of the map of a healthy cluster. The map is never outdated at
+// the next read, even if a node delays its answer: otherwise tokens would begin at the clock again with each
+// read.
 func (c *cluster) mapInterval() time.Duration { return min(maxLookPause, c.quarantineTime()/4) }
 
-// beginAtClock lets tokens begin at the clock, if the clocks of client and node agree, as for a new counter.
+// beginAtClock makes tokens begin at the clock, if the clocks of client and node agree, as for a new counter.
 func (c *cluster) beginAtClock() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,7 +98,7 @@ func (c *cluster) raiseFloor(floor int64) {
 	}
 }
 
-// requestLook asks followMap for another look at the map.
+// requestLook asks followMap to read the map again.
 func (c *cluster) requestLook() {
 	select {
 	case c.doubt <- struct{}{}:
@@ -105,5 +106,5 @@ func (c *cluster) requestLook() {
 	}
 }
 
-// errClockStep rejects this machine's clock until it was compared with a node's again.
+// errClockStep rejects this machine's clock until it has been compared with a node's clock again.
 var errClockStep = errors.New("this machine's clock was set, or it slept: it is compared with a node's first")

@@ -21,7 +21,7 @@ import (
 // readTestMap makes the client read the map: a has all slots except the last, and the clock of a node is ahead.
 func (c *cluster) readTestMap(ahead time.Duration) { c.readTestMapFrom(wire.Slots-1, ahead) }
 
-// readTestMapFrom is seen if b has the slots from first on.
+// readTestMapFrom is readTestMap if b has the slots from first on.
 func (c *cluster) readTestMapFrom(first int, ahead time.Duration) {
 	now := time.Now()
 	c.applyMap(slotMap{
@@ -40,7 +40,7 @@ func firstToken() int64 {
 func wantFloor(t *testing.T, c *cluster, want int64) {
 	t.Helper()
 	if got, err := c.leastToken(nil); got != want || err != nil {
-		t.Errorf("the least token is %d, %v, want %d", got, err, want)
+		t.Errorf("minimum token = %d, %v, want %d", got, err, want)
 	}
 }
 
@@ -111,7 +111,7 @@ func TestTokensBeginAtClockOnlyIfClocksAgree(t *testing.T) {
 	withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 		clusterOf(d).readTestMap(61 * time.Second)
 		if floor, err := clusterOf(d).leastToken(nil); !errors.Is(err, errClocks) {
-			t.Errorf("the least token is %d, %v", floor, err)
+			t.Errorf("minimum token = %d, %v", floor, err)
 		}
 		clusterOf(d).readTestMap(0)
 		wantFloor(t, clusterOf(d), firstToken())
@@ -120,7 +120,7 @@ func TestTokensBeginAtClockOnlyIfClocksAgree(t *testing.T) {
 		clusterOf(d).readTestMap(0)
 		clusterOf(d).looked.Load().client -= time.Hour.Microseconds() // this machine's clock was set
 		if floor, err := clusterOf(d).leastToken(nil); !errors.Is(err, errClockStep) {
-			t.Errorf("the least token is %d, %v", floor, err)
+			t.Errorf("minimum token = %d, %v", floor, err)
 		}
 	})
 }
@@ -145,7 +145,7 @@ func TestGrantInFoundSlotBeginsAtClock(t *testing.T) {
 			a.Write(fmt.Appendf(nil, "-MOVED %d b:6379\r\n", wire.Slot("lock:k")))
 			least := firstToken()
 			if sent := takeScripts(atB); len(sent) != 1 || !strings.HasSuffix(sent[0], " "+format.Decimal(least)) {
-				t.Errorf("it asked by %q, want %d at least", sent, least)
+				t.Errorf("requested by %q, want at least %d", sent, least)
 			}
 			b.Write(fmt.Appendf(nil, ":%d\r\n", least-below))
 			if below > 0 { // a server that ignores the lowest token
@@ -154,7 +154,7 @@ func TestGrantInFoundSlotBeginsAtClock(t *testing.T) {
 			}
 			g, err := <-got, <-failed
 			if below > 0 && !errors.Is(err, driver.ErrUnavailable) || below == 0 && (err != nil || g.Token != least) {
-				t.Errorf("granted %d below, it has token %d, want %d: %v", below, g.Token, least, err)
+				t.Errorf("granted %d below: token %d, want %d: %v", below, g.Token, least, err)
 			}
 		})
 	}
@@ -183,7 +183,7 @@ func TestClientWithoutFloorDoesNotAcquire(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 			if sent := slices.DeleteFunc(takeScripts(atA), func(s string) bool { return s == "SUBSCRIBE" }); len(sent) > 0 {
-				t.Errorf("for %s it was sent %q", what, sent)
+				t.Errorf("for %s the shard received %q", what, sent)
 			}
 		})
 	}
@@ -202,12 +202,12 @@ func TestLateAnswerDoesNotLowerTokens(t *testing.T) {
 	} {
 		g := newMapTime(at.Add(-c.took), at, at.Add(c.ahead).UnixMicro())
 		if got := time.Duration(g.node-g.client) * time.Microsecond; got != c.want {
-			t.Errorf("an answer that took %v, of a clock %v ahead by then, counts as one %v ahead, want %v", c.took, c.ahead, got, c.want)
+			t.Errorf("an answer that took %v, with the clock %v ahead, counts as %v ahead, want %v", c.took, c.ahead, got, c.want)
 		}
 	}
 }
 
-// Otherwise tokens would begin again at each look at the map, and every grant would need a commit.
+// Otherwise tokens would begin at the clock again at each read of the map, and every grant would need a commit.
 func TestSlotMapStaysFreshBetweenChecks(t *testing.T) {
 	t.Parallel()
 	for _, most := range []time.Duration{10 * time.Millisecond, time.Second, 5 * time.Second, 8 * time.Second, 10 * time.Second, time.Minute, time.Hour} {
@@ -218,7 +218,7 @@ func TestSlotMapStaysFreshBetweenChecks(t *testing.T) {
 		now := time.Now()
 		clusterOf(d).looked.Store(&mapTime{at: now})
 		if clusterOf(d).isOutdated(now.Add(2 * clusterOf(d).mapInterval())) {
-			t.Errorf("with MaxTTL %v it is, as the client looks every %v", most, clusterOf(d).mapInterval())
+			t.Errorf("with MaxTTL %v the map is outdated, and it is read every %v", most, clusterOf(d).mapInterval())
 		}
 	}
 }

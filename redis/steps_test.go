@@ -43,7 +43,7 @@ func TestScriptsAreCheckedOnceForEachRun(t *testing.T) {
 	var conns connections
 	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{Dial: conns.dial}), nil)
 	if n := tries(); n != 1 {
-		t.Errorf("%d tries at the first connection", n)
+		t.Errorf("%d attempts on the first connection", n)
 	}
 	before := conns.count()
 	conns.closeAll()
@@ -55,11 +55,11 @@ func TestScriptsAreCheckedOnceForEachRun(t *testing.T) {
 		return err == nil && conns.count() > before
 	})
 	if n := tries(); n != 1 {
-		t.Errorf("%d tries after a second connection to the same run", n)
+		t.Errorf("%d attempts after a second connection to the same run", n)
 	}
 	for _, key := range r.keys() {
 		if strings.Contains(key, "probe") {
-			t.Errorf("%s is left behind", key)
+			t.Errorf("%s was not deleted", key)
 		}
 	}
 }

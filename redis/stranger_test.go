@@ -67,8 +67,8 @@ func (h *fakeNetwork) seenAddresses() []string {
 	return slices.Clone(h.logins)
 }
 
-// While other Sentinels are late, or as many name another server, a wrong or hostile Sentinel cannot direct
-// the password to a server of its choice.
+// While other Sentinels are late, or as many name another server, a wrong or hostile Sentinel cannot direct the
+// password to its own server.
 func TestPasswordNeedsMajorityOfSentinels(t *testing.T) {
 	t.Parallel()
 	const good, evil, late, refuses = "good", "evil", "late", "refuses"

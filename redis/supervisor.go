@@ -27,8 +27,8 @@ const (
 	maxRedial  = time.Second
 	watchEvery = 250 * time.Millisecond
 	pingEvery  = 5 * time.Second
-	// lookEvery is the interval at which properties are checked that may change while a connection is open. A
-	// change that lets a second holder in, such as an eviction policy, is noticed within it. INFO takes a
+	// lookEvery is the interval between checks of properties that may change while a connection is open. A
+	// change that allows a second holder, such as an eviction policy, is noticed within this time. INFO takes a
 	// server 13 µs.
 	lookEvery  = time.Second
 	greetEvery = 2 * time.Minute
@@ -85,7 +85,7 @@ type dialed struct {
 	err  error
 }
 
-// close closes a line that is not used.
+// close closes an unused connection.
 func (f *dialed) close() {
 	if f.line != nil {
 		f.line.Close()
@@ -174,7 +174,7 @@ func (n *node) takeVote(l *connection, err error) {
 	n.d.set.noteLoss(n)
 }
 
-// watchConnection looks at l at intervals until it ends. It leaves a node that does not answer, sends the
+// watchConnection checks l at intervals until it ends. It leaves a node that does not answer, sends the
 // description of this client to the node again, and sends owed releases. If a renewal over l is late, it opens
 // another connection, and then ends l: the server may be busy, and reject logins during a rotation of
 // passwords, so an open connection is not given up for none. All requests go over l until then, and over the
@@ -233,8 +233,8 @@ func (n *node) watchConnection(l *connection, redial *session.Redial, report fun
 	}
 }
 
-// passOn returns found for the next connection once all requests over l have failed, which was hung up: that
-// connection first sends the releases that are owed then.
+// passOn returns found for the next connection once all requests over l, which was closed, have failed: that
+// connection first sends the owed releases.
 func passOn(l *connection, found dialed) <-chan dialed {
 	<-l.Gone()
 	next := make(chan dialed, 1)
@@ -242,8 +242,8 @@ func passOn(l *connection, found dialed) <-chan dialed {
 	return next
 }
 
-// tendConnection does the regular work of a connection that answers. It catches up on the work that fell due
-// while the connection did not: before is the age of the connection when it was called last, age the present one.
+// tendConnection does the regular work of a connection that answers. It also does the work that fell due while
+// the connection did not answer: before is the age of the connection at the last call, age its present age.
 func (n *node) tendConnection(l *connection, before, age time.Duration) {
 	due := func(every time.Duration) bool { return age/every > before/every }
 	n.settleDebts(l) // requests that came while the node was coming up, or was cut off again
@@ -306,7 +306,7 @@ func (n *node) introduceClient(l *connection) {
 	}
 }
 
-// lookForBareKey looks for a lock on a bare name.
+// lookForBareKey searches for a lock on a bare name.
 func (n *node) lookForBareKey(l *connection) {
 	d := n.d
 	if !d.opts.format().BareBeside(d.opts.Prefix) || !d.set.hasEveryName() {
@@ -360,7 +360,7 @@ func (n *node) adviseError(addr string, err error, secure bool) error {
 	return server.AddAdvice(err, secure)
 }
 
-// noteSkipped keeps for the log that a check has skipped a quarantine.
+// noteSkipped stores for the log that a check has skipped a quarantine.
 func (n *node) noteSkipped(rep report) {
 	if !rep.skipped {
 		return

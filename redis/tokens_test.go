@@ -37,7 +37,7 @@ func TestLargeTokensKeepTheirDigits(t *testing.T) {
 					return err == nil
 				})
 				if least := last + 1; l.Token() < least || l.Token() >= least+attempts*(2*holdfast.Token(spread)+quorum.Block) {
-					t.Errorf("token %d after %d, which is not the next block, in %d attempts", l.Token(), last, attempts)
+					t.Errorf("token %d after %d, which is not in the next block, in %d attempts", l.Token(), last, attempts)
 				}
 				if err := r.retryLate(func() error { return l.Extend(t.Context(), longTTL) }); err != nil {
 					t.Error(err)
@@ -53,7 +53,7 @@ func TestLargeTokensKeepTheirDigits(t *testing.T) {
 					}
 				}
 				if same < 2 {
-					t.Errorf("%d nodes have promised the end of the block of %d", same, l.Token())
+					t.Errorf("%d nodes promised the end of the block of %d", same, l.Token())
 				}
 				last = l.Token()
 				r.release(l)
@@ -128,7 +128,7 @@ func TestTokensRiseOnServerWithOlderData(t *testing.T) {
 					return err == nil
 				})
 				if l.Token() < last.Token()+quorum.Block {
-					t.Errorf("grant %d after the restart has token %d, that of before %d", i, l.Token(), last.Token())
+					t.Errorf("grant %d after the restart has token %d, the last before it %d", i, l.Token(), last.Token())
 				}
 				last = l
 				r.release(l)
@@ -161,12 +161,12 @@ func TestSingleServersTokensBeginAtItsClock(t *testing.T) {
 			}
 			defer d.Close()
 			if want := "floor=" + fmt.Sprint(time.Now().Add(ahead).UnixMicro()-31); !strings.HasSuffix(s.set, want) {
-				t.Errorf("%v ahead: the marker is %q, want %s", ahead, s.set, want)
+				t.Errorf("clock %v ahead: marker = %q, want %s", ahead, s.set, want)
 			}
 			time.Sleep(time.Hour)
 			d.Acquire(t.Context(), driver.Request{Key: "busy", TTL: 10 * time.Second, NoWait: true})
 			if want := time.Now().Add(ahead).UnixMicro(); clock != want {
-				t.Errorf("%v ahead: a counter begins at %d, want %d", ahead, clock, want)
+				t.Errorf("clock %v ahead: a counter begins at %d, want %d", ahead, clock, want)
 			}
 		})
 	}

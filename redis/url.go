@@ -327,7 +327,7 @@ func parseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// parseChoice returns whether v is yes, and an error if it is neither yes nor no.
+// parseChoice parses yes or no. It returns an error for any other value.
 func parseChoice(v, yes, no string) (bool, error) {
 	if v != yes && v != no {
 		return false, fmt.Errorf("%q is neither %s nor %s", v, yes, no)

@@ -57,21 +57,21 @@ func TestSeveralURLsFormSet(t *testing.T) {
 		}
 	}
 	if _, opts, err := parseURL("redis://h redis://i", &Options{Username: "u", Password: "p"}); err != nil || opts.Username != "u" || opts.Password != "p" {
-		t.Errorf("the login of the caller is gone: %+v, %v", opts, err)
+		t.Errorf("the caller's login was dropped: %+v, %v", opts, err)
 	}
 	if l, err := limitsOf("redis://a redis://b redis://c"); err != nil || l.MaxTTL != time.Minute {
-		t.Errorf("MaxTTL %v, %v, want that of a set", l.MaxTTL, err)
+		t.Errorf("MaxTTL %v, %v, want the set's MaxTTL", l.MaxTTL, err)
 	}
 }
 
-// The function that hides passwords must know the parameters of this package: a hidden value makes its URL
-// look like one with a password.
+// The function that hides passwords must know the parameters of this package: it hides the value of an unknown
+// parameter as if it were a password.
 func TestHarmlessParametersAreShown(t *testing.T) {
 	t.Parallel()
 	for _, name := range grammar.Parameters {
 		text := "redis://h?" + name + "=x"
 		if got := driverkit.Mask(text); (got == text) == strings.HasSuffix(name, "password") {
-			t.Errorf("%s is shown as %s", text, got)
+			t.Errorf("%s is masked as %s", text, got)
 		}
 	}
 }

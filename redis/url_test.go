@@ -157,21 +157,21 @@ func TestURLKeepsEveryHost(t *testing.T) {
 	}
 }
 
-// The URL takes precedence over the options, also over Options.Credentials.
+// The URL takes precedence over the options, including Options.Credentials.
 func TestURLOverridesCallersCredentials(t *testing.T) {
 	t.Parallel()
 	base := &Options{Credentials: func(context.Context, string) (user, pass string, err error) { return "other", "other", nil }}
 	for _, url := range []string{"redis://u:p@a", "redlock://u:p@a,b", "redis://u:p@a redis://u:p@b", "redis://a?password=p", "unix://u:p@/s"} {
 		if _, opts, err := parseURL(url, base); err != nil || opts.Credentials != nil {
-			t.Errorf("%s: %v; the function is kept: %v", url, err, opts.Credentials != nil)
+			t.Errorf("%s: %v; Credentials was kept: %v", url, err, opts.Credentials != nil)
 		}
 	}
 	if _, opts, err := parseURL("redlock://a,b", base); err != nil || opts.Credentials == nil {
-		t.Errorf("no credentials in the URL: %v; the function is kept: %v", err, opts.Credentials != nil)
+		t.Errorf("URL without credentials: %v; Credentials was kept: %v", err, opts.Credentials != nil)
 	}
 }
 
-// No part of a URL turns off encryption that another part asks for.
+// No part of a URL disables encryption that another part requires.
 func TestURLKeepsTLS(t *testing.T) {
 	t.Parallel()
 	cert, err := redisproc.NewCertificate(t.TempDir())
@@ -342,7 +342,7 @@ func FuzzParseURL(f *testing.F) {
 				at = len(before)
 			}
 			if strings.Contains(url[:at], secret) && !strings.Contains(url[at:], secret) && strings.Contains(err.Error(), secret) {
-				t.Errorf("%q: %v shows the password", url, err)
+				t.Errorf("%q: %v contains the password", url, err)
 			}
 			return
 		}
@@ -410,7 +410,7 @@ func TestLimitsCountNodesOfLock(t *testing.T) {
 	}
 }
 
-// Several nodes would be silent for that long after a restart.
+// After a restart, several nodes would not vote for that long.
 func TestDefaultMaxTTLDependsOnNodes(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]time.Duration{
@@ -422,6 +422,6 @@ func TestDefaultMaxTTLDependsOnNodes(t *testing.T) {
 		}
 	}
 	if _, err := limitsOf("redis://a?maxttl=1ms"); !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("a URL that is refused has limits: %v", err)
+		t.Errorf("a rejected URL has limits: %v", err)
 	}
 }

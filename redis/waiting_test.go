@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
-// maxWaiterRest bounds the rest of a waiter that gets no wake-up: a second plus an eighth of jitter.
+// maxWaiterRest bounds the pause of a waiter without a wake-up: a second plus an eighth of jitter.
 const maxWaiterRest = 1126 * time.Millisecond
 
 // handOversVariable sets the number of hand-overs that TestEveryWakeUpArrives makes with each number of nodes. The
@@ -83,7 +83,7 @@ func noWakeUpIsLost(r *rig) {
 	}
 	cuts := r.cutSubscriptions(ways, &g.count, want)
 	all.Wait()
-	r.Logf("%d hand-overs in %v, %d cuts, %d times refused at first contact", g.count.Load(), time.Since(begin).Round(time.Millisecond), cuts, refused.Load())
+	r.Logf("%d hand-overs in %v, %d cuts, %d first requests denied", g.count.Load(), time.Since(begin).Round(time.Millisecond), cuts, refused.Load())
 	slices.Sort(idle)
 	slow := len(idle)
 	for slow > 0 && idle[slow-1] > time.Second+100*time.Millisecond {
@@ -95,8 +95,8 @@ func noWakeUpIsLost(r *rig) {
 	if longest := idle[len(idle)-1]; longest > time.Second+maxWaiterRest+5*time.Second {
 		r.Errorf("the lock was idle for %v", longest)
 	}
-	// A client whose connection was just cut gets a handed-over lock when it is back, after a second at most:
-	// that is its pause with such frequent cuts. If no waiter is woken, two or three of a hundred take longer.
+	// A client whose connection was just cut gets a handed-over lock when it has reconnected, within a second:
+	// that is its pause after frequent cuts. Without wake-ups, two or three of a hundred take longer.
 	if int64(len(late)) > want/100 {
 		r.Errorf("%d of %d hand-overs waited for the fallback timer, with %d cuts: %v", len(late), len(idle), cuts, late)
 	}
@@ -163,13 +163,13 @@ func TestWithoutPubSubWaitersPoll(t *testing.T) {
 			r.checkCleared()
 			told := eventsOfChanges(events)
 			if len(told) != 1 || told[0].State != driver.NodePolling || told[0].Err == nil {
-				t.Errorf("node events %+v, want one that says polling", told)
+				t.Errorf("node events %+v, want one that reports polling", told)
 			}
 		})
 	}
 }
 
-// A waiter that is handed the lock and does not answer costs the others at most the time of the hand-over and
+// A waiter that receives the lock and does not answer costs the others at most the time of the hand-over and
 // their own timer.
 func TestStoppedFirstWaiterDelaysOthersBriefly(t *testing.T) {
 	for _, c := range []struct {
@@ -217,20 +217,20 @@ func TestStoppedFirstWaiterDelaysOthersBriefly(t *testing.T) {
 			took := (<-done).Sub(released)
 			t.Logf("it cost %v", took)
 			// A lock whose next holder does not answer waits for the end of the hand-over, and then for a
-			// waiter to ask. The rest is for a busy machine.
+			// request of a waiter. The rest is for a busy machine.
 			if most := time.Duration(quorum.HandOverTime(int64(10*time.Second))) + maxWaiterRest + 5*time.Second; took > most {
-				t.Errorf("it cost %v, want %v at most", took, most)
+				t.Errorf("took %v, want at most %v", took, most)
 			}
 			if c.name != "stopped" {
 				return
 			}
-			// A waiter that answers late has lost its turn, but not its wait.
+			// A waiter that answers late loses its turn, but continues to wait.
 			if err := w.resume(); err != nil {
 				t.Fatal(err)
 			}
 			w.awaitHeld(t, r)
 			if _, err := second.TryAcquire(t.Context(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
-				t.Errorf("while another holds it: %v", err)
+				t.Errorf("while another client holds the lock: %v", err)
 			}
 			w.quit()
 			r.release(r.acquire(second, "k", nil))
@@ -297,7 +297,7 @@ func TestWaitSurvivesRestartOfSingleRedis(t *testing.T) {
 	r.eventually("the lease stands", func() bool { return l.Check(t.Context()) == nil })
 	select {
 	case err := <-done:
-		t.Fatalf("the wait ended with %v while the lock is held", err)
+		t.Fatalf("the wait ended with %v while the lock was held", err)
 	default:
 	}
 	r.release(l)
@@ -307,7 +307,7 @@ func TestWaitSurvivesRestartOfSingleRedis(t *testing.T) {
 	r.checkCleared()
 }
 
-// The lock of a dead holder goes to the first in line, although another client asks first.
+// The lock of a dead holder goes to the first waiter, although another client asks first.
 func TestExpiredLockGoesToFirstWaiter(t *testing.T) {
 	for _, nodes := range []int{1, 3} {
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
@@ -336,7 +336,7 @@ func TestExpiredLockGoesToFirstWaiter(t *testing.T) {
 			}
 			if l, err := newcomer.TryAcquire(t.Context(), "k", nil); err == nil {
 				if len(order) < cap(order) {
-					t.Error("a newcomer has the lock before those who wait")
+					t.Error("a newcomer got the lock before the waiters")
 				}
 				r.release(l)
 			} else if !errors.Is(err, holdfast.ErrHeld) {
@@ -345,7 +345,7 @@ func TestExpiredLockGoesToFirstWaiter(t *testing.T) {
 			all.Wait()
 			for i := range cap(order) {
 				if got := <-order; got != i {
-					t.Errorf("place %d went to waiter %d", i, got)
+					t.Errorf("position %d went to waiter %d", i, got)
 				}
 			}
 		})

@@ -41,7 +41,8 @@ func (n *node) confirmSubscription(l *connection, c *link.Call) {
 	n.d.set.noteSubscription(l, refused)
 }
 
-// deliverPush delivers a wake-up that came over l to its claim, and the news of a Force to the client.
+// deliverPush passes a wake-up that arrived over l to its claim, and a notification about a Force to the
+// client.
 func (n *node) deliverPush(push resp.Value, l *connection) {
 	if n.d.channels.HandlePush(push, n.askClaimAgain) || len(push.Elems) != 3 || string(push.Elems[0].Text) != "message" {
 		return

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// A lock was on two nodes of three, and one of them lost it while connected. That node and the third must not
-// grant it again.
+// A lock was on two nodes of three, and one of them lost its data while connected. That node and the third must
+// not grant the lock again.
 func TestWipedServerLosesVoteWhileConnected(t *testing.T) {
 	copied := func(r *rig) {
 		host, port, _ := strings.Cut(r.servers[2].Addr(), ":")
@@ -96,7 +96,7 @@ func TestProxyThatSwitchesServersHasOneVote(t *testing.T) {
 	}
 	defer r.servers[2].Resume()
 	if _, err := c.TryAcquire(t.Context(), "k", nil); err == nil {
-		t.Error("a server that was never looked at has voted")
+		t.Error("an unchecked server voted")
 	} else {
 		checkMentions(t, err, "data were lost or replaced", way.node().Addr)
 	}
@@ -146,7 +146,7 @@ func TestServerWipedBeforeAdmissionDoesNotVote(t *testing.T) {
 	checkMentions(t, <-opened, "quarantine", "votes in")
 	for i := range r.servers {
 		if marker := fmt.Sprint(r.do(i, "GET", wire.Set)); strings.Contains(marker, "run=") {
-			t.Errorf("the marker is %q", marker)
+			t.Errorf("marker = %q", marker)
 		}
 	}
 }

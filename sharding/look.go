@@ -68,7 +68,7 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 	return d.statusOf(s, st), s.nameSet(err)
 }
 
-// statusOf returns the status of a set in the form in which this driver reports it.
+// statusOf returns the status of a set as this driver reports it.
 func (d *Driver) statusOf(s *set, st driver.Status) driver.Status {
 	st.Nodes = slices.Clone(st.Nodes)
 	for n := range st.Nodes {

@@ -113,7 +113,7 @@ func TestConformance(t *testing.T) {
 	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(testing.TB) locktest.Service { return startService(setsNamed("a", "b", "c")...).harness() }})
 }
 
-// The hash must give the results that all clients have agreed on.
+// Each placement must match the vectors, on which all clients have agreed.
 func TestPlacementMatchesVectors(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("testdata/homes.txt")
@@ -134,7 +134,7 @@ func TestPlacementMatchesVectors(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := startService(setsNamed(strings.Split(words[0], ",")...)...).newDriver(t).Home(name); got != words[2] {
-			t.Errorf("%s: the home of %q is %q, want %q", words[0], name, got, words[2])
+			t.Errorf("%s: home of %q = %q, want %q", words[0], name, got, words[2])
 		}
 		vectors++
 	}
@@ -197,11 +197,11 @@ func TestChangingSetsMovesOnlyTheirShare(t *testing.T) {
 		}
 		moved++
 		if many.Home(name) != "c" {
-			t.Errorf("a name moves between %q and %q", few.Home(name), many.Home(name))
+			t.Errorf("a name moved between %q and %q", few.Home(name), many.Home(name))
 		}
 	}
 	if moved < names/4-300 || moved > names/4+300 {
-		t.Errorf("%d of %d names move to one set of four", moved, names)
+		t.Errorf("%d of %d names moved to one set of four", moved, names)
 	}
 }
 
@@ -228,12 +228,12 @@ func TestNewRejectsBadSets(t *testing.T) {
 	}
 }
 
-// The caller has nothing to close after an error.
+// After an error the caller has no driver to close.
 func TestFailedNewClosesDrivers(t *testing.T) {
 	t.Parallel()
 	one, other := memory.New(1), memory.New(1)
 	if _, err := sharding.New([]sharding.Set{{Name: "a", Driver: one}, {Name: "a", Driver: other}, {Name: "b"}}, nil); err == nil {
-		t.Fatal("two sets may have one name")
+		t.Fatal("New() accepted two sets with one name")
 	}
 	for _, d := range []*memory.Driver{one, other} {
 		if _, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: time.Minute, NoWait: true}); !errors.Is(err, driver.ErrClosed) {
@@ -303,13 +303,13 @@ func TestAbilitiesDifferBySet(t *testing.T) {
 			name := nameIn(d, set)
 			l, err := c.Acquire(t.Context(), name, &holdfast.AcquireOptions{Adoptable: true})
 			if !errors.Is(err, want) {
-				t.Errorf("a lease in set %s that others can adopt: %v, want %v", set, err, want)
+				t.Errorf("adoptable lease in set %s: %v, want %v", set, err, want)
 			}
 			if err == nil {
 				l.Release(t.Context())
 			}
 			if _, err := c.Queue(t.Context(), name, 1); !errors.Is(err, holdfast.ErrUnsupported) {
-				t.Errorf("the queue of a name in set %s, as neither has one: %v, want ErrUnsupported", set, err)
+				t.Errorf("Queue() of a name in set %s = %v, want ErrUnsupported", set, err)
 			}
 			if _, err := c.Inspect(t.Context(), name); err != nil {
 				t.Errorf("set %s: Inspect() = %v", set, err)
@@ -355,7 +355,7 @@ func TestChangedListKeepsOneHolderAndTokenOrder(t *testing.T) {
 				if home := before[name]; home != "" && home != homes[name] {
 					moved++
 					if st, err := s.roots[home].Inspect(t.Context(), name); err != nil || st.Held {
-						t.Errorf("%s is still held where it lived, in set %s: %v", name, home, err)
+						t.Errorf("%s is still held in its old set %s: %v", name, home, err)
 					}
 				}
 				l, err := c.TryAcquire(t.Context(), name, &holdfast.AcquireOptions{TTL: s.most, Adoptable: true})
@@ -378,7 +378,7 @@ func TestChangedListKeepsOneHolderAndTokenOrder(t *testing.T) {
 			}
 		}
 		if moved < 30 {
-			t.Errorf("%d names have moved", moved)
+			t.Errorf("%d names moved", moved)
 		}
 	})
 }
@@ -440,11 +440,11 @@ func TestListOmitsLocksOfOtherLists(t *testing.T) {
 		}
 		leases := []*holdfast.Lease{take(c, "a"), take(c, "c"), take(other, "b")}
 		if f := homes(); f.Check != "homes" || f.Bad() {
-			t.Errorf("each lock is held in its home: %+v", f)
+			t.Errorf("each lock is held in its home set: %+v", f)
 		}
 		leases = append(leases, take(other, "c"))
 		if f := homes(); f.Verdict != driver.VerdictFault || !strings.Contains(f.Text, "not their home: 1, such as") {
-			t.Errorf("a client has another list: %+v", f)
+			t.Errorf("a client with another list: %+v", f)
 		}
 		var listed []string
 		for st, err := range c.List(t.Context(), "job-") {
@@ -454,7 +454,7 @@ func TestListOmitsLocksOfOtherLists(t *testing.T) {
 			listed = append(listed, d.Home(st.Key))
 		}
 		if slices.Sort(listed); !slices.Equal(listed, []string{"a", "b", "c"}) {
-			t.Errorf("locks are listed in sets %q, want each once in its home", listed)
+			t.Errorf("locks were listed in sets %q, want each once in its home set", listed)
 		}
 		for _, l := range leases {
 			l.Release(t.Context())
@@ -464,7 +464,7 @@ func TestListOmitsLocksOfOtherLists(t *testing.T) {
 	})
 }
 
-// AcquireAll keeps its order if each name has a different home.
+// AcquireAll keeps its order although each name has a different home.
 func TestAcquireAllSpansSets(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -89,7 +89,7 @@ func (a *attempts) run() (renewalResult, error) {
 }
 
 // isFinal reports whether another attempt is useless, because a person must fix the cause or free disk space.
-// The holder then learns of the error while its lease lasts.
+// The holder then gets the error before its lease ends.
 func (d *Driver) isFinal(err error) bool {
 	kind := d.kindOf(err)
 	return kind == full || kind == worn || !errors.Is(err, driver.ErrUnavailable) || driverkit.IsPermanent(err)
@@ -153,8 +153,7 @@ func (d *Driver) makeRoom(ctx context.Context, limit time.Duration, giveUpOldest
 	return d.replaceIdle(ctx, d.renewDB)
 }
 
-// end ends all attempts. It leaves running attempts a moment, because an attempt that ends by itself keeps its
-// connection.
+// end ends all attempts. It first waits briefly, because an attempt that finishes keeps its connection.
 func (a *attempts) end() {
 	close(a.over)
 	a.next.Stop()

@@ -8,11 +8,11 @@ import (
 )
 
 const (
-	// ringTime bounds the age of a hand-over that a waiter finds by polling. If the hand-over is older, its
+	// ringTime bounds the age of a hand-over that a waiter finds by polling. An older hand-over means that its
 	// ring was lost.
 	ringTime = 100 * time.Millisecond
 	// deafTime is the time after a lost ring in which waiters poll as if there were no bell. The process that
-	// hands locks over may run as another user or be an older program, and may be unable to ring.
+	// hands locks over may lack the permission to ring, or run an older program.
 	deafTime = 30 * time.Second
 )
 
@@ -54,7 +54,7 @@ func (d *Driver) hasBell() bool {
 	return d.bell != nil && (lost == nil || time.Since(*lost) > deafTime)
 }
 
-// noteHandOver notes a lost ring if the hand-over that a waiter has read is older than ringTime.
+// noteHandOver records a lost ring if the hand-over that a waiter has read is older than ringTime.
 func (d *Driver) noteHandOver(r row) {
 	if d.bell != nil && driverkit.FromMicros(r.now-r.since) > ringTime {
 		now := time.Now()

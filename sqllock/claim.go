@@ -16,7 +16,7 @@ import (
 const (
 	// place bounds the lifetime of a waiter's ticket after the client's last request.
 	place = 8 * time.Second
-	// grace is the time that a waiter has to confirm a hand-over. It needs up to pollTiming.slowest and two round
+	// grace is a waiter's time to confirm a hand-over. A waiter needs up to pollTiming.slowest and two round
 	// trips. If the waiter is dead, the waiters behind it lose this time.
 	grace = time.Second
 )
@@ -83,7 +83,7 @@ func (c *claim) acquireLock(ctx context.Context) (driver.Grant, error) {
 	return attempt.Run(ctx)
 }
 
-// tryOnce takes the lock if it may. With look, at the first try, it does so without reading the lock if it
+// tryOnce takes the lock if it may. With look, on the first try, it takes the lock without reading it, if it
 // can. The context caller ends with the call of the claim.
 func (c *claim) tryOnce(ctx, caller context.Context, look bool) (driver.Grant, error) {
 	if c.d.dialect == SQLite {
@@ -104,7 +104,7 @@ func (c *claim) tryOnce(ctx, caller context.Context, look bool) (driver.Grant, e
 }
 
 // tryRead reads the lock and changes the row that it has read. It repeats both while other clients change the
-// row in between. Trust counts from before the read, like the time at which the lock expires.
+// row in between. Trust and the expiry of the lock count from before the read.
 func (c *claim) tryRead(ctx, caller context.Context, look bool) (driver.Grant, error) {
 	for tries := 0; ; tries++ {
 		sent := time.Now()
@@ -148,8 +148,8 @@ func (c *claim) tryRead(ctx, caller context.Context, look bool) (driver.Grant, e
 	}
 }
 
-// enterTurnstile makes the claim wait before the turnstile of its lock, and reports whether it does. A caller
-// with little time polls instead, because its end would cost the connection.
+// enterTurnstile queues the claim at the turnstile of its lock, and reports whether it did. A caller with
+// little time polls instead, because its timeout would cost the connection.
 func (c *claim) enterTurnstile(caller context.Context) bool {
 	c.dropBrokenWaitConn()
 	if c.waitConn != nil {
@@ -165,8 +165,8 @@ func (c *claim) enterTurnstile(caller context.Context) bool {
 	return c.waitConn != nil
 }
 
-// dropBrokenWaitConn drops a wait connection whose connection broke. The claim then polls, and the client avoids the turnstile
-// for a while.
+// dropBrokenWaitConn drops a wait connection that broke. The claim then polls, and the client avoids the
+// turnstile for a while.
 func (c *claim) dropBrokenWaitConn() {
 	if c.waitConn != nil && c.waitConn.isOver() && !c.waitConn.isInside() {
 		c.d.turnstile.avoidTurnstile(c.req.Key)
@@ -174,7 +174,7 @@ func (c *claim) dropBrokenWaitConn() {
 	}
 }
 
-// leaveTurnstile ends the claim's wait before the turnstile, in the background.
+// leaveTurnstile ends the claim's wait at the turnstile, in the background.
 func (c *claim) leaveTurnstile() {
 	if c.waitConn != nil {
 		c.d.calls.Go(c.waitConn.leave)
@@ -182,12 +182,12 @@ func (c *claim) leaveTurnstile() {
 	}
 }
 
-// isOutsideTurnstile reports whether the claim still waits before the turnstile after a whole GET_LOCK.
+// isOutsideTurnstile reports whether the claim still waits at the turnstile after a whole GET_LOCK.
 func (c *claim) isOutsideTurnstile() bool {
 	return c.waitConn != nil && !c.waitConn.isOver() && c.waitConn.rearmed.Load()
 }
 
-// takeInside takes the lock, as takeUnread does, for a claim that the turnstile has just let in. Its statement
+// takeInside takes the lock, as takeUnread does, for a claim that has just passed the turnstile. Its statement
 // waits until the release that let the claim in has committed. A claim that has a ticket or does not know the
 // number of places must read the lock anyway. It still sends the statement first, so that the read sees the
 // lock after the release.
@@ -222,8 +222,8 @@ func (c *claim) takeInside(ctx context.Context) (g driver.Grant, taken bool, err
 const minToken = 1e15
 
 // takeUnread takes a lock that is free and has no waiters by one statement. For a name that this client does
-// not know, it inserts the first row. Otherwise it updates the row if no place in the queue was given since
-// the client saw the queue empty.
+// not know, it inserts the first row. Otherwise it updates the row, if no client has joined the queue since
+// this client found it empty.
 func (c *claim) takeUnread(ctx context.Context) (g driver.Grant, taken bool, err error) {
 	stamp, ttl := newStamp(), driverkit.ToMicros(c.req.TTL)
 	s, args := c.d.first, []any{c.req.Key, stamp, c.owner, c.holder, ttl}
@@ -442,7 +442,7 @@ func (d *Driver) giveUp(ctx context.Context, g driver.Grant) error {
 	return d.freeLock(ctx, g, 0)
 }
 
-// readLock reads a lock for owner. With look it counts the waiters.
+// readLock reads a lock for owner. With look it also counts the waiters.
 func (d *Driver) readLock(ctx context.Context, key, owner string, look bool) (r row, err error) {
 	s := d.tables.read
 	if look {
@@ -487,8 +487,8 @@ func (d *Driver) changeLock(ctx context.Context, key string, was row, is *row) (
 	return true, nil
 }
 
-// wakeWaiter tells the waiter with that owner to confirm its hand-over at once: directly in this client, by
-// the bell in another.
+// wakeWaiter makes the waiter with that owner confirm its hand-over at once: directly in this client, by the
+// bell in another.
 func (d *Driver) wakeWaiter(owner string) {
 	if !d.wakeOwn(owner) && d.bell != nil {
 		d.bell.Ring(owner)
@@ -498,7 +498,7 @@ func (d *Driver) wakeWaiter(owner string) {
 // stampEnd is above what a renewal adds to a stamp, and half of the range of the column.
 const stampEnd = 1 << 62
 
-// newStamp returns a random stamp, which no row has.
+// newStamp returns a random stamp, different from the stamp of every row.
 func newStamp() int64 { return rand.Int64() }
 
 // scanRow scans a row of a listing.

@@ -32,7 +32,7 @@ var (
 	sqliteSQL string
 )
 
-// dialectRules has what differs between dialects.
+// dialectRules holds the differences between dialects.
 type dialectRules struct {
 	name    string
 	schema  string
@@ -105,12 +105,12 @@ func (s dialectRules) translate(text string) (out statement) {
 	return out
 }
 
-// greaterOf returns an expression for the greater of two.
+// greaterOf returns an expression for the greater of two values.
 func (s dialectRules) greaterOf(a, b string) string {
 	return "CASE WHEN " + a + " > " + b + " THEN " + a + " ELSE " + b + " END"
 }
 
-// orderArgs orders the arguments as the statement needs them.
+// orderArgs orders the arguments as the statement expects them.
 func (s statement) orderArgs(args []any) []any {
 	if s.order == nil {
 		return args
@@ -134,7 +134,7 @@ var plainPrefix = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,39}$`)
 })
 
-// tables has the statements over the tables of one prefix.
+// tables holds the statements for the tables with one prefix.
 type tables struct {
 	dialectRules
 	prefix string
@@ -278,8 +278,8 @@ func (t *tables) renewStatement(n int) statement {
 }
 
 // renewSQL returns the beginning of a statement that renews locks that have not expired, and changes their
-// stamps as renewedStamp does. A hint makes the server find rows by name: on a small table MariaDB would read
-// all rows, and so wait for a row of another lock.
+// stamps as renewedStamp does. A hint makes the server find rows by name: on a small table MariaDB would
+// otherwise read all rows, and wait for the row of another lock.
 func (t *tables) renewSQL() string {
 	hint := ""
 	if t.name == "MySQL" {
@@ -309,7 +309,7 @@ func (t *tables) renewKnown(n int) statement {
 	return t.translate(t.in(t.renewSQL() + "(" + rows.String() + ")"))
 }
 
-// standingSQL has the columns with the state of a lock after a renewal.
+// standingSQL is the column list for the state of a lock after a renewal.
 const standingSQL = `l.name, l.owner, l.token, l.stamp, l.expires - {now}, ` + waitersSQL
 
 // selectStandings returns the statement that reads the states of n locks.

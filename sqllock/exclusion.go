@@ -14,9 +14,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// exclusion classifies how a database treats two transactions that change one row at once. The driver finds it
-// out by trying, because neither name nor version shows it: some servers speak the MySQL protocol over another
-// storage, and MySQL and MariaDB may silently create tables with another engine.
+// exclusion classifies how a database treats two transactions that change one row at once. The driver tests
+// this, because neither name nor version shows it: some servers speak the MySQL protocol over another storage,
+// and MySQL and MariaDB may silently create tables with another engine.
 type exclusion int
 
 const (
@@ -142,8 +142,8 @@ func (d *Driver) versionLocks(ctx context.Context) (locks bool, err error) {
 	return locks, err
 }
 
-// tryExclusion has two transactions change one row, a ticket of no waiter, and returns how the second one
-// ended.
+// tryExclusion makes two transactions change one row, a ticket of no waiter, and returns the outcome of the
+// second one.
 func (d *Driver) tryExclusion(ctx context.Context) (kind exclusion, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTime())
 	defer cancel()

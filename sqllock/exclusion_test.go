@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// impostor is a server that speaks the MySQL protocol and locks no rows.
+// impostor is a server that speaks the MySQL protocol and does not lock rows.
 type impostor struct {
 	rows   int64 // rows that the second of two changes finds
 	commit error // error of the second commit
@@ -236,7 +236,7 @@ func TestTablesWithoutTransactionsKeepLocks(t *testing.T) {
 					}
 				}
 				if !strings.Contains(bad["isolation"], "no transactions") || !strings.Contains(bad["durability"], engine) {
-					r.Errorf("the doctor finds %q, want that there are no transactions, and that of the engine %s", bad, engine)
+					r.Errorf("the doctor finds %q, want missing transactions and the engine %s", bad, engine)
 				}
 				tx := r.beginTx()
 				if err := sqllock.LockRow(r.WaitContext(), tx, r.dialect, r.in("holdfast_version"), "version", 1); !errors.Is(err, driver.ErrInvalid) {

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Ping asks the database, as the driver does now and then.
+// Ping pings the database, as an idle driver does.
 func (d *Driver) Ping(ctx context.Context) error { return d.pingDatabase(ctx, d.renewDB) }
 
 // SetPollInterval sets all poll intervals of d's waiters to every.
@@ -44,8 +44,8 @@ func (d *Driver) DecideTwice(ctx context.Context, owner string, place bool) (byS
 	return byStatement, byRow, err
 }
 
-// BusyPauses returns the pause before the next try at a busy file, after waiting for waited: of a statement
-// that must succeed by end, and of a newcomer.
+// BusyPauses returns the pauses before the next try at a busy file, after the time waited: of a statement that
+// must succeed by end, and of one without a deadline.
 func BusyPauses(waited time.Duration, end time.Time) (hurried, newcomer time.Duration) {
 	d := &Driver{dialect: SQLite}
 	return busyPause(d.withUrgency(context.Background(), end), waited), busyPause(context.Background(), waited)

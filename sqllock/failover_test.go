@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// address is a host name that leads to another server after a failover.
+// address is a host name that resolves to another server after a failover.
 type address struct {
 	before, after *sql.DB
 	moved         atomic.Bool
@@ -134,7 +134,7 @@ func (a *unreachableServer) Connect(context.Context) (sqldriver.Conn, error) {
 	return nil, errors.New("connection refused")
 }
 
-// The driver warms the renewal pool at once, not at its next ping: the renewal connection may have broken too.
+// A claim found its connection broken, so the driver reconnects the renewal pool at once, not at its next ping.
 func TestBrokenConnectionReconnectsRenewals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestBrokenConnectionReconnectsRenewals(t *testing.T) {
 		_, err = d.Acquire(t.Context(), driver.Request{Key: "k", TTL: long, NoWait: true})
 		synctest.Wait()
 		if !errors.Is(err, driver.ErrUnavailable) || renewals.dialed.Load() == 0 || time.Since(begin) > time.Second {
-			t.Errorf("Acquire() = %v after %v, and renewals have dialed %d times", err, time.Since(begin), renewals.dialed.Load())
+			t.Errorf("Acquire() = %v after %v, and renewals dialed %d times", err, time.Since(begin), renewals.dialed.Load())
 		}
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// Also if several callers of the client wait.
+// One connection also suffices if several callers of the client wait.
 func TestOneConnectionIsEnough(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		r.most = 1
@@ -33,7 +33,7 @@ func TestOneConnectionIsEnough(t *testing.T) {
 	})
 }
 
-// The time of a statement is over before it has a connection.
+// The timeout of a statement ends before the statement gets a connection.
 func TestUnsentStatementDoesNotMarkDatabaseDown(t *testing.T) {
 	forEach(t, []database{onSQLite}, func(r *rig) {
 		d := r.newDriver()
@@ -69,8 +69,7 @@ func TestBusyPoolDoesNotMarkDatabaseDown(t *testing.T) {
 	})
 }
 
-// The conflicts: another transaction has locked the row, and a deadlock whose victim is the driver's
-// statement.
+// The conflicts are a locked row, and a deadlock whose victim is the driver's statement.
 func TestConflictIsRepeated(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d := r.newDriver()
@@ -142,7 +141,7 @@ func TestUnknownSettingEndsWait(t *testing.T) {
 	})
 }
 
-// Open fails too.
+// Open fails as well.
 func TestMissingTablesEndWait(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		d := r.newDriver()
@@ -230,11 +229,11 @@ func TestDoctorPassesHealthyDatabase(t *testing.T) {
 		}
 		for _, check := range []string{"reach", "round-trip", "version", "clock", "durability", "schema", "rights"} {
 			if !seen[check] {
-				r.Errorf("nothing was found about %s", check)
+				r.Errorf("no finding about %s", check)
 			}
 		}
 		if left, err := r.leftoverRows(); len(left) > 0 || err != nil {
-			r.Errorf("a look has left %q, %v", left, err)
+			r.Errorf("the read created %q, %v", left, err)
 		}
 	})
 }
@@ -263,7 +262,7 @@ func TestReleaseWakesWaiterOfSameClient(t *testing.T) {
 			r.Logf("the hand-over took %v", time.Since(begin))
 			r.NoError(d.Release(r.WaitContext(), next, 0))
 		case <-time.After(fixture.MaxWait() / 2):
-			r.Error("the waiter sleeps on")
+			r.Error("the waiter was not woken")
 		}
 	})
 }
@@ -282,7 +281,7 @@ func TestReleaseWakesWaiterOfOtherProcess(t *testing.T) {
 	case next := <-got:
 		r.NoError(waiter.Release(r.WaitContext(), next, 0))
 	case <-time.After(fixture.MaxWait() / 2):
-		r.Error("the waiter sleeps on")
+		r.Error("the waiter was not woken")
 	}
 	r.checkCleared()
 }

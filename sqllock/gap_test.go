@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// gapServer is a MySQL server with one lock that may accept no new connection for a while: all connections are
-// in use, or its clients do not know a new certificate or password.
+// gapServer is a MySQL server with one lock that rejects new connections for a while: all connections are in
+// use, or its clients lack a new certificate or password.
 type gapServer struct {
 	mu      sync.Mutex
 	cond    *sync.Cond
@@ -48,7 +48,7 @@ func (s *gapServer) update(fn func()) {
 // cutConns breaks all connections. The clients notice at their next use.
 func (s *gapServer) cutConns() { s.update(func() { s.eachConn(func(c *gapConn) { c.broken = true }) }) }
 
-// silenceConns makes all connections swallow what is sent.
+// silenceConns makes all connections drop all data that is sent.
 func (s *gapServer) silenceConns() {
 	s.update(func() { s.eachConn(func(c *gapConn) { c.silent = true }) })
 }
@@ -221,7 +221,7 @@ func (r *gapRows) Next(dest []sqldriver.Value) error {
 	return nil
 }
 
-// runInGap runs a test in a bubble, with a driver whose pools are like the pools of package mysql.
+// runInGap runs a test in a bubble, with a driver whose pools have the settings of package mysql.
 func runInGap(t *testing.T, test func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newGapServer()
@@ -259,7 +259,7 @@ func wantRenewed(t *testing.T, d *sqllock.Driver, g driver.Grant) {
 	}
 }
 
-// loseIdle breaks the idle connections of the pool, as callers that give up do.
+// loseIdle breaks the idle connections of the pool, as cancelled callers do.
 func loseIdle(t *testing.T, s *gapServer, db *sql.DB) {
 	t.Helper()
 	for range db.Stats().Idle {
@@ -302,7 +302,7 @@ func TestGapRenewalReplacesDeadConnection(t *testing.T) {
 	})
 }
 
-// The renewal connection has broken, and callers that give up have cost all other connections of the pool.
+// The renewal connection has broken, and cancelled callers have cost all other connections of the pool.
 func TestRenewalsKeepOneClaimConnection(t *testing.T) {
 	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
 		s.update(func() { s.owner = "another" })
@@ -340,7 +340,7 @@ func takeInside(t *testing.T, s *gapServer, d *sqllock.Driver) driver.Grant {
 	return g
 }
 
-// A waiter was let in, and its connection is the only one that the client has left.
+// A waiter is at the turnstile, and its connection is the only one that the client has left.
 func TestRenewalUsesConnectionInsideTurnstile(t *testing.T) {
 	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
 		g := takeInside(t, s, d)
@@ -382,14 +382,14 @@ func TestRenewalConnectionIsReplacedEarly(t *testing.T) {
 		g.TrustedUntil = time.Now().Add(gapTTL)
 		wantRenewed(t, d, g)
 		if now := renewals(); now != first {
-			t.Errorf("renewals went on over connection %d, want %d while none can be opened", now, first)
+			t.Errorf("renewals used connection %d, want %d while none can be opened", now, first)
 		}
 		s.setFull(false)
 		time.Sleep(10 * time.Minute)
 		g.TrustedUntil = time.Now().Add(gapTTL)
 		wantRenewed(t, d, g)
 		if now := renewals(); now == first {
-			t.Errorf("renewals still go over connection %d", now)
+			t.Errorf("renewals still use connection %d", now)
 		}
 	})
 }
@@ -423,7 +423,7 @@ func TestUnansweredLoginKeepsOtherConnections(t *testing.T) {
 	})
 }
 
-// TestHangingConnectorDoesNotBlockClose: the connector of the program waits for a login, and has no regard to its context.
+// The program's connector waits for a login and ignores its context.
 func TestHangingConnectorDoesNotBlockClose(t *testing.T) {
 	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
 		takeLock(t, d)
@@ -441,7 +441,7 @@ func TestHangingConnectorDoesNotBlockClose(t *testing.T) {
 		select {
 		case <-closed:
 		default:
-			t.Error("Close waits for the login")
+			t.Error("Close waited for the login")
 		}
 		s.update(func() { s.hangs = false })
 		<-closed
@@ -468,12 +468,12 @@ func TestUnansweredStatementKeepsConnectionsInGap(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), gapTTL)
 		defer cancel()
 		if _, err := d.Inspect(ctx, "k"); err == nil {
-			t.Error("a stalled server has answered")
+			t.Error("a stalled server answered")
 		}
 		s.update(func() { s.stalled = false })
 		synctest.Wait()
 		if left := db.Stats().OpenConnections; left != 2 {
-			t.Errorf("%d connections are open, want 2: all but the one without an answer", left)
+			t.Errorf("%d connections are open, want 2: all except the unanswered one", left)
 		}
 		s.setFull(false)
 		_ = g

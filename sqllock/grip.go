@@ -6,7 +6,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// heldLock holds what the client knows of a lock that it has.
+// heldLock holds the client's record of a lock that it has.
 type heldLock struct {
 	stamp    int64     // as last known
 	alone    bool      // it had no waiters when last seen
@@ -46,7 +46,7 @@ func (d *Driver) notePassed(key string) {
 	d.passed = key
 }
 
-// wasPassed reports whether the lock was handed to a waiter and not seen without waiters since.
+// wasPassed reports whether the lock was handed to a waiter and not seen without waiters since then.
 func (d *Driver) wasPassed(key string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -87,9 +87,9 @@ func (d *Driver) updateHeldLock(owner string, stamp int64, alone bool) {
 	}
 }
 
-// reclaimWaitConn makes the longest holder inside a turnstile leave it, unless it came in a moment ago: a waiter
-// needs the connection more. The next client that is let in polls until the lock is released, which costs
-// little beside such a lease.
+// reclaimWaitConn makes the holder that was longest inside a turnstile leave it, unless it entered just now: a
+// waiter needs the connection more. The next client inside polls until the lock is released, which costs little
+// beside such a lease.
 func (d *Driver) reclaimWaitConn() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -114,7 +114,7 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 	}
 }
 
-// Queue implements driver.Queuer. The table does not have the time at which a waiter began.
+// Queue implements driver.Queuer. The table does not record the start of a wait.
 func (d *Driver) Queue(ctx context.Context, key string, limit int) (waiters []driver.Waiter, err error) {
 	err = d.callBriefly(ctx, func(ctx context.Context) error {
 		return d.run(ctx, func(q querier) error {

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// A proxy recognises a statement by one of these texts.
+// A proxy recognizes each statement by one of these texts.
 const (
 	anInsert = "INTO t" // the first lock on a name
 	aChange  = ", owner = "
@@ -29,7 +29,7 @@ func (r *rig) makeRow() {
 	r.knownBy(r.newDriver())
 }
 
-// knownBy creates the row of "k" by d, so that d then takes the lock without reading it.
+// knownBy creates the row of "k" with d, so that d then takes the lock without a read.
 func (r *rig) knownBy(d *sqllock.Driver) {
 	r.Helper()
 	r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", long), 0))
@@ -80,7 +80,7 @@ func TestLateStatementDoesNotShortenLease(t *testing.T) {
 				r.RenewGrant(d, g, long)
 				pass()
 				if left := r.timeLeft(); left < long/2 {
-					r.Errorf("the lock stands for %v, and its holder trusts it for %v", left, long)
+					r.Errorf("the lock lasts %v, and its holder trusts it for %v", left, long)
 				}
 				r.NoError(d.Release(r.WaitContext(), g, 0))
 				r.checkCleared()
@@ -161,7 +161,7 @@ func TestLateStatementDoesNotReviveLease(t *testing.T) {
 					end(r, d, g)
 					pass()
 					if left := r.timeLeft(); left > brief {
-						r.Errorf("after the end of the lease, a late statement has the lock stand for %v", left)
+						r.Errorf("after the lease expired, a late statement holds the lock for %v", left)
 					}
 					r.checkCleared()
 				})
@@ -170,7 +170,7 @@ func TestLateStatementDoesNotReviveLease(t *testing.T) {
 	}
 }
 
-// The test holds back the acquire statement until its caller has gone and the release has run.
+// The test holds back the acquire statement until its caller has left and the release has run.
 func TestLateAcquireStatementTakesNoLock(t *testing.T) {
 	for name, prepare := range map[string]func(r *rig, d *sqllock.Driver) (text string){
 		"first of the name": func(*rig, *sqllock.Driver) string { return anInsert },
@@ -196,20 +196,20 @@ func TestLateAcquireStatementTakesNoLock(t *testing.T) {
 					r.Fatalf("Acquire() = %v, want that it was cancelled", err)
 				}
 				if e := d.Nodes()[0]; e.State != driver.NodeUp {
-					r.Errorf("a caller that left makes the database %v: %v", e.State, e.Err)
+					r.Errorf("a cancelled caller marked the database %v: %v", e.State, e.Err)
 				}
 				r.NoError(d.Close()) // Close waits for the release
 				p.Resume()
 				<-p.Late
 				if left, err := r.leftoverRows(); err != nil || len(left) > 0 {
-					r.Errorf("the late statement has left %q, %v", left, err)
+					r.Errorf("the late statement wrote %q, %v", left, err)
 				}
 			})
 		})
 	}
 }
 
-// The release was decided before the waiter wrote its ticket, and is executed after.
+// The release decided before the waiter wrote its ticket, and is executed afterwards.
 func TestReleaseSeesNewWaiter(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		holder, waiter := r.newDriver(), r.newDriver()
@@ -225,14 +225,14 @@ func TestReleaseSeesNewWaiter(t *testing.T) {
 		p.Resume()
 		r.NoError(<-released)
 		if free := r.countRows("SELECT COUNT(*) FROM holdfast_lock WHERE owner = '' AND expires <= since"); free != 0 { // and not reserved for the waiter
-			r.Error("the lock was freed past a waiter")
+			r.Error("the lock was freed instead of handed to a waiter")
 		}
 		r.NoError(waiter.Release(r.WaitContext(), <-got, 0))
 		r.checkCleared()
 	})
 }
 
-// Neither the owner that released the lock nor the owner that Inspect names can continue a kept lock.
+// During MinHold, neither the owner that released the lock nor the owner that Inspect names can adopt it.
 func TestMinHoldLockCannotBeAdopted(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		fixture.CheckKeptLock(r.Rig, r.newDriver(), r.newDriver(), 6*brief, r.timeLeft)
@@ -266,7 +266,7 @@ func TestEachGrantHasNewOwnerName(t *testing.T) {
 	})
 }
 
-// The same holds if the lock is handed to a late ticket of the former holder.
+// This also holds if the lock is handed to a late ticket of the former holder.
 func TestLateRenewalDoesNotReviveTakenLease(t *testing.T) {
 	for name, take := range map[string]func(r *rig, g driver.Grant){
 		"force": func(r *rig, g driver.Grant) {
@@ -327,7 +327,7 @@ func TestLateRenewalDoesNotRestoreStamp(t *testing.T) {
 				r.execSQL("UPDATE holdfast_lock SET stamp = 7")
 				pass()
 				if now := r.lockStamp(); now == before || (now == 7) == reads {
-					r.Errorf("the stamp is %d, and was %d before", now, before)
+					r.Errorf("stamp = %d, was %d before", now, before)
 				}
 				r.NoError(d.Release(r.WaitContext(), g, 0))
 				r.checkCleared()
@@ -336,7 +336,7 @@ func TestLateRenewalDoesNotRestoreStamp(t *testing.T) {
 	}
 }
 
-// One statement renews if none of the locks has a waiter, and the release by one more statement finds the new
+// One statement renews if no lock has a waiter. The release then needs one more statement, which finds the new
 // stamps.
 func TestKnownStampRenewsInOneStatement(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
@@ -373,8 +373,7 @@ func TestKnownStampRenewsInOneStatement(t *testing.T) {
 	})
 }
 
-// The clock is set back before the renewal reads the lock: meanwhile another client may have decided to take
-// it.
+// The clock is set back before the renewal reads the lock, after another client may have decided to take it.
 func TestRenewalOfExpiredLockIsRepeated(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d := r.newDriver()
@@ -393,7 +392,7 @@ func TestRenewalOfExpiredLockIsRepeated(t *testing.T) {
 			r.NoError(out.Err)
 		}
 		if r.lockStamp() == before {
-			r.Error("the lock is trusted, and what was decided when it had lapsed would still take it")
+			r.Error("the lock is trusted, and a decision from its expiry would still take it")
 		}
 		r.NoError(d.Release(r.WaitContext(), g, 0))
 		r.NoError(d.Release(r.WaitContext(), other, 0))
@@ -448,7 +447,7 @@ func TestDeadWaiterLosesItsTurn(t *testing.T) {
 		got := <-next
 		// A row without an owner is reserved for the turnstile, and still has the time of the last grant.
 		if span := time.Duration(span) * time.Microsecond; owner != "" && owner != got.Owner() && span > time.Second {
-			r.Errorf("the lock was handed to the dead waiter %q for %v, want a second; then %q had it", owner, span, got.Owner())
+			r.Errorf("the lock was handed to the dead waiter %q for %v, want a second; then %q got it", owner, span, got.Owner())
 		}
 		r.Release(got)
 		cancel()
@@ -477,7 +476,7 @@ func TestNextWaiterSweepsDeadTickets(t *testing.T) {
 	})
 }
 
-// The test goes through all states of a lock and its queue in which a claim may find them on SQLite.
+// The test covers all states of a lock and its queue that a claim may find on SQLite.
 func TestStatementAgreesWithGoDecision(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, onSQLite)
@@ -520,13 +519,13 @@ func TestStatementAgreesWithGoDecision(t *testing.T) {
 				same := byStatement.Owner == byRow.Owner && near(byStatement.TokenRises, byRow.TokenRises) && near(byStatement.SinceChanges, byRow.SinceChanges)
 				// The statement leaves it to the transaction to pass other waiters' tickets.
 				if passes := byStatement.Owner == "" && mine && queue > 1; !same && !passes {
-					t.Errorf("owner %q, lives: %v, queue %b: the statement makes it %+v, and the row %+v", owner, lives, queue, byStatement, byRow)
+					t.Errorf("owner %q, alive: %v, queue %b: the statement writes %+v, want %+v", owner, lives, queue, byStatement, byRow)
 				}
 			}
 		}
 	}
 	if taken < 20 || taken > cases/2 {
-		t.Errorf("of %d cases the lock was taken in %d", cases, taken)
+		t.Errorf("of %d cases the lock was acquired in %d", cases, taken)
 	}
 }
 
@@ -537,7 +536,7 @@ func TestRetriesPauseBriefly(t *testing.T) {
 		for waited := time.Millisecond; waited < time.Minute; waited *= 2 {
 			hurried, newcomer := sqllock.BusyPauses(waited, time.Now().Add(left))
 			if hurried > newcomer+jitter {
-				t.Errorf("after %v, with %v left, a hurried statement pauses for %v and a newcomer for %v", waited, left, hurried, newcomer)
+				t.Errorf("after %v, with %v left, an urgent statement pauses for %v and a new one for %v", waited, left, hurried, newcomer)
 			}
 		}
 	}

@@ -20,10 +20,10 @@ const (
 	maxLinkAge = 3 * time.Minute
 )
 
-// links has the connections for renewals. A database may accept no new connection for a while (it is full, or
+// links holds the connections for renewals. A database may accept no new connection for a while (it is full, or
 // a certificate or password was replaced), and a connection that is closed meanwhile is not replaced. So the
-// driver closes a connection that may still work only once another is open, and renewals may use any
-// connection of the client.
+// driver closes a connection that may still work only once another is open, and renewals may use any connection
+// of the client.
 type links struct {
 	mu        sync.Mutex // guards the fields below
 	bare      bool       // the renewal pool could open no connection at its last use
@@ -37,7 +37,7 @@ type links struct {
 // errReplaced ends a statement without an answer whose connection was replaced.
 var errReplaced = fmt.Errorf("no answer over a connection that was replaced: %w", context.DeadlineExceeded)
 
-// isLate reports whether the time for a statement is over.
+// isLate reports whether the timeout of a statement has passed.
 func isLate(ctx context.Context) bool {
 	return errors.Is(ctx.Err(), context.DeadlineExceeded) || errors.Is(context.Cause(ctx), context.DeadlineExceeded)
 }
@@ -45,7 +45,7 @@ func isLate(ctx context.Context) bool {
 // hasRenewPool reports whether renewals have their own pool.
 func (d *Driver) hasRenewPool() bool { return d.renewDB != d.db }
 
-// watchDatabase pings the database now and then, so that its state stays known while nobody calls.
+// watchDatabase pings the database now and then, so that its state is known without any calls.
 func (d *Driver) watchDatabase() {
 	for driverkit.Sleep(d.calls.Alive, watchEvery) {
 		d.links.mu.Lock()
@@ -58,7 +58,7 @@ func (d *Driver) watchDatabase() {
 	}
 }
 
-// replaceOld replaces the renewal connection. A login that gets no answer delays renewals only for a moment.
+// replaceOld replaces the renewal connection. A login without an answer delays renewals only briefly.
 func (d *Driver) replaceOld() {
 	ctx, cancel := context.WithTimeout(d.calls.Alive, pace.AskTime())
 	defer cancel()
@@ -95,8 +95,8 @@ func (d *Driver) warmRenewals() {
 	})
 }
 
-// noteAnswer records an answer over a pool. Once the renewal pool has a connection, it gives the spare one
-// back.
+// noteAnswer records an answer over a pool. Once the renewal pool has a connection, noteAnswer returns the
+// spare one to its pool.
 func (d *Driver) noteAnswer(db *sql.DB) {
 	if db != d.renewDB || !d.hasRenewPool() {
 		return
@@ -127,7 +127,7 @@ func (d *Driver) giveBack(db *sql.DB, conn *sql.Conn) {
 	}
 }
 
-// takeSpare removes and returns the spare connection; nil: there is none.
+// takeSpare removes and returns the spare connection; nil: none.
 func (d *Driver) takeSpare() *sql.Conn {
 	l := &d.links
 	l.mu.Lock()
@@ -182,7 +182,7 @@ func (d *Driver) runOnSpare(ctx context.Context, fn func(querier) error) error {
 	return err
 }
 
-// insideConns returns the wait connections inside turnstiles. Their holders may leave meanwhile.
+// insideConns returns the wait connections inside turnstiles. Their holders may leave them meanwhile.
 func (d *Driver) insideConns() (waitConns []*waitConn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

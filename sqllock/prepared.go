@@ -39,7 +39,8 @@ func newPreparedPool(db *sql.DB) *preparedPool {
 	return l
 }
 
-// awaitConn waits for a free connection. leave gives it back. Its error is no fault of the file, which was not asked.
+// awaitConn waits for a free connection. leave returns it. Its error is not a fault of the file, because no
+// statement was sent.
 func (l *preparedPool) awaitConn(ctx context.Context) (leave func(), err error) {
 	if l.room == nil {
 		return func() {}, nil // the pool itself waits

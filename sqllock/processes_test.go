@@ -133,8 +133,8 @@ func countInTurn() int {
 	})
 }
 
-// guardLock takes the lock repeatedly and notes each grant, and each process that was inside at the same time,
-// until a file is removed. It succeeds only by an error that names the file.
+// guardLock takes the lock repeatedly, and records each grant and each other process that holds the lock at the
+// same time, until a file is removed. It succeeds only by an error that names the file.
 func guardLock() int {
 	return exitCode(noteNamed(withClient(func(ctx context.Context, c *holdfast.Client) error { return takeGuarded(ctx, c, 1<<30) })))
 }
@@ -173,7 +173,7 @@ func pathBeside(name string) string {
 	return filepath.Join(filepath.Dir(os.Getenv(fileVariable)), name)
 }
 
-// noteNamed notes that this process got an error that names a removed or damaged file. It returns all other
+// noteNamed records that this process got an error that names a removed or damaged file. It returns all other
 // errors.
 func noteNamed(err error) error {
 	if err != nil && (strings.Contains(err.Error(), "removed or replaced") || strings.Contains(err.Error(), "malformed")) {
@@ -268,7 +268,7 @@ func (r *rig) startProcess(role string, index int) (cmd *exec.Cmd, exited <-chan
 	if role == "hold" || role == "churn" {
 		line, err := bufio.NewReader(out).ReadString('\n')
 		if err != nil || line != "held\n" {
-			r.Fatalf("the holder says %q, %v", line, err)
+			r.Fatalf("the holder printed %q, %v", line, err)
 		}
 	}
 	return cmd, exited
@@ -288,7 +288,7 @@ func TestLockOfKilledProcessPassesOn(t *testing.T) {
 	r.NoError(r.db.QueryRowContext(r.WaitContext(), "SELECT owner, expires FROM holdfast_lock WHERE name = 'k'").Scan(&owner, &expires))
 	l := <-got
 	if since := r.countRows("SELECT since FROM holdfast_lock WHERE name = 'k'"); owner != l.Owner() && since < expires {
-		t.Errorf("the lock passed on %d µs before it had lapsed", expires-since)
+		t.Errorf("the lock passed on %d µs before it expired", expires-since)
 	}
 	t.Logf("passed on after %v", time.Since(killed).Round(time.Millisecond))
 	r.Release(l)
@@ -313,7 +313,7 @@ func TestDirectReadKeepsLockFiles(t *testing.T) {
 			cmd, exited := r.startProcess("try", 0)
 			<-exited
 			if !cmd.ProcessState.Success() {
-				t.Error("another process takes a lock that is held")
+				t.Error("another process acquired a held lock")
 			}
 			r.NoError(d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err)
 		}
@@ -321,7 +321,7 @@ func TestDirectReadKeepsLockFiles(t *testing.T) {
 	}
 }
 
-// What was committed before the kill stays, and so tokens rise.
+// The commits from before the kill survive, so tokens rise.
 func TestFileSurvivesKilledWriter(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, onSQLite)
@@ -343,7 +343,7 @@ func TestFileSurvivesKilledWriter(t *testing.T) {
 		var verdict string
 		r.NoError(r.db.QueryRowContext(r.WaitContext(), "PRAGMA integrity_check").Scan(&verdict))
 		if after := r.countRows("SELECT token FROM holdfast_lock WHERE name = 'k'"); verdict != "ok" || after < before {
-			t.Fatalf("the file is %s, and the token %d after %d", verdict, after, before)
+			t.Fatalf("the file is %s, and token %d came after %d", verdict, after, before)
 		}
 	}
 	r.execSQL("UPDATE holdfast_lock SET owner = '', expires = 1")
@@ -401,10 +401,10 @@ func TestManyProcessesOverOneFile(t *testing.T) {
 		t.Errorf("served in the order %v, of the places %v", order, places)
 	}
 	if slices.Sort(order); len(slices.Compact(order)) != processes {
-		t.Errorf("served are the processes %v, want each of %d once", order, processes)
+		t.Errorf("served processes %v, want each of %d once", order, processes)
 	}
 	if n := r.notedWords("count"); len(n) != 1 || n[0] != strconv.Itoa(processes*rounds) {
-		t.Errorf("the counter is %v, want %d", n, processes*rounds)
+		t.Errorf("counter = %v, want %d", n, processes*rounds)
 	}
 	r.checkCleared()
 	if os.Getenv("HOLDFAST_LONG") != "" {
@@ -427,7 +427,7 @@ func (r *rig) flockWait(processes int) time.Duration {
 	r.NoError(door.Close())
 	all.Wait()
 	if n := r.notedWords("flock-count"); len(n) != 1 || n[0] != strconv.Itoa(processes*rounds) {
-		r.Errorf("the counter by flock is %v, want %d", n, processes*rounds)
+		r.Errorf("counter under flock = %v, want %d", n, processes*rounds)
 	}
 	return r.longestWait("flock-waits")
 }
@@ -492,7 +492,7 @@ func TestRemovedFilesKeepOneHolder(t *testing.T) {
 	for _, pair := range overlaps {
 		a, b, _ := strings.Cut(strings.TrimSpace(pair), "-")
 		if !slices.Contains(named, a) && !slices.Contains(named, b) {
-			t.Errorf("%s were inside at once, and neither had an error", pair)
+			t.Errorf("%s were holders at once, and neither had an error", pair)
 		}
 	}
 	t.Logf("%d grants in %d rounds, %v: %d processes had an error that names a file, %d overlaps, the file was damaged %d times",

@@ -48,8 +48,8 @@ func (d *Driver) freeUntilConfirmed(limit time.Duration, begun func(), fn func(c
 	})
 }
 
-// freeLock releases the lock of g. If the row is unchanged since its owner acquired or renewed the lock, there
-// are no waiters and freeLock need not read it.
+// freeLock releases the lock of g. If the row has not changed since the lock was acquired or renewed, there are
+// no waiters, and freeLock does not read it.
 func (d *Driver) freeLock(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	d.mu.Lock()
 	own, known := d.heldLocks[g.Owner]

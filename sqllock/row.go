@@ -29,17 +29,17 @@ type row struct {
 	count int  // number of waiters, if asked for
 }
 
-// ticket is an entry of the queue.
+// ticket is a waiter's entry in the queue.
 type ticket struct {
 	owner, holder string
 	place         int64
 }
 
-// queuedMark follows the holder in the ticket of a waiter that also waits before the turnstile, and so is let in
-// without the ticket.
+// queuedMark follows the holder in the ticket of a waiter that also waits at the turnstile, and so needs no
+// hand-over by ticket.
 const queuedMark = " "
 
-// isQueued reports whether the waiter also waits before the turnstile.
+// isQueued reports whether the waiter also waits at the turnstile.
 func (t *ticket) isQueued() bool { return strings.HasSuffix(t.holder, queuedMark) }
 
 // columns has the columns of readSQL that may be NULL.
@@ -75,8 +75,8 @@ func (r row) isHeld() bool { return r.owner != "" && r.expires > r.now }
 // isHeldBy reports whether owner has the lock.
 func (r row) isHeldBy(owner string) bool { return r.isHeld() && r.owner == owner }
 
-// isReserved reports whether the lock is free and reserved for the next client that the turnstile lets in. If
-// the reservation lasts longer than reserved, the clock was set back since, and it does not count.
+// isReserved reports whether the lock is free and reserved for the next client at the turnstile. If the
+// reservation lasts longer than reserved, the clock was set back since, and it does not count.
 func (r row) isReserved() bool {
 	left := driverkit.FromMicros(r.expires - r.now)
 	return r.there && r.owner == "" && left > 0 && left <= reserved && (r.first == nil || r.first.isQueued())
@@ -123,8 +123,8 @@ func (r row) pass() row {
 	return r.grant(r.first.owner, strings.TrimSuffix(r.first.holder, queuedMark), grace)
 }
 
-// end ends the lease by a hand-over to the first waiter, or frees the lock. If the first waiter is before the
-// turnstile, the lock is reserved for the next client that is let in.
+// end ends the lease by a hand-over to the first waiter, or frees the lock. If the first waiter waits at the
+// turnstile, the lock is reserved for the next client there.
 func (r row) end() row {
 	if r.first == nil || !r.first.isQueued() {
 		return r.pass()
@@ -140,7 +140,7 @@ func (r row) keep(d time.Duration) row {
 	return r
 }
 
-// hasToken reports whether token is a token of the holder. A kept lock has the token 0.
+// hasToken reports whether token is a token of the holder. During MinHold the token is 0.
 func (r row) hasToken(token int64) bool {
 	if driverkit.IsMinHoldID(r.owner) {
 		return token == 0

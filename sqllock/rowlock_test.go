@@ -55,7 +55,7 @@ func TestLockRowLastsUntilTransactionEnds(t *testing.T) {
 		first, second := r.beginTx(), r.beginTx()
 		r.NoError(r.lockRow(first, "holdfast_account", "a"))
 		if err := r.lockRow(second, "holdfast_account", "a"); !errors.Is(err, holdfast.ErrHeld) {
-			r.Errorf("a row that another has: %v, want ErrHeld", err)
+			r.Errorf("a row locked by another transaction: %v, want ErrHeld", err)
 		}
 		r.NoError(second.Rollback())
 		third := r.beginTx()
@@ -71,10 +71,10 @@ func TestLockRowLastsUntilTransactionEnds(t *testing.T) {
 		r.NoError(r.lockRow(last, "holdfast_account", "a"))
 		var balance int
 		if r.NoError(last.QueryRowContext(r.WaitContext(), r.in("SELECT balance FROM holdfast_account WHERE id = 'a'")).Scan(&balance)); balance != 2 {
-			r.Errorf("the balance is %d behind the lock, want 2", balance)
+			r.Errorf("balance = %d after the lock, want 2", balance)
 		}
 		if err := r.lockRow(last, "holdfast_account", "c"); !errors.Is(err, sql.ErrNoRows) {
-			r.Errorf("no such row: %v, want sql.ErrNoRows", err)
+			r.Errorf("missing row: %v, want sql.ErrNoRows", err)
 		}
 	})
 }
@@ -104,7 +104,7 @@ func TestLockRowReadsLatestCommit(t *testing.T) {
 		r.NoError(r.lockRow(tx, "holdfast_account", "b"))
 		var balance int
 		if r.NoError(tx.QueryRowContext(r.WaitContext(), r.in("SELECT balance FROM holdfast_account WHERE id = 'b'")).Scan(&balance)); balance != 7 {
-			r.Errorf("the balance is %d behind the lock, want 7", balance)
+			r.Errorf("balance = %d after the lock, want 7", balance)
 		}
 	})
 }
@@ -140,7 +140,7 @@ func TestLockRowNoticesRolledBackTransaction(t *testing.T) {
 			r.Errorf("LockRow() = %v, want ErrTxDone", err)
 		}
 		if _, err := tx.ExecContext(r.WaitContext(), r.in("UPDATE holdfast_account SET balance = 9")); !errors.Is(err, sql.ErrTxDone) {
-			r.Errorf("a write behind the lock = %v, want ErrTxDone", err)
+			r.Errorf("a write after the lock = %v, want ErrTxDone", err)
 		}
 	})
 }
@@ -184,7 +184,7 @@ func TestLockRowLocksOrFails(t *testing.T) {
 				r.NoError(err)
 			}
 			if err := r.lockRow(tx, "holdfast_account", "a"); !errors.Is(err, holdfast.ErrInvalid) {
-				r.Errorf("a table of this session in front of another: %v, want ErrInvalid", err)
+				r.Errorf("a temporary table that shadows another: %v, want ErrInvalid", err)
 			}
 			_, err := tx.ExecContext(r.WaitContext(), r.in("DROP TEMPORARY TABLE holdfast_account"))
 			r.NoError(err)
@@ -199,10 +199,10 @@ func TestLockRowLocksOrFails(t *testing.T) {
 		}
 		tx := r.beginTx()
 		if err := sqllock.LockRow(r.WaitContext(), tx, 0, "account", "id", "a"); !errors.Is(err, holdfast.ErrInvalid) {
-			r.Errorf("no dialect: %v, want ErrInvalid", err)
+			r.Errorf("missing dialect: %v, want ErrInvalid", err)
 		}
 		if err := sqllock.LockRow(r.WaitContext(), tx, r.dialect, "account", "id = 'b' OR id", "a"); !errors.Is(err, holdfast.ErrInvalid) {
-			r.Errorf("no column: %v, want ErrInvalid", err)
+			r.Errorf("missing column: %v, want ErrInvalid", err)
 		}
 	})
 }
@@ -240,7 +240,7 @@ func TestLockRowPreventsLostUpdates(t *testing.T) {
 		}
 		r.NoError(r.db.QueryRowContext(r.WaitContext(), "SELECT balance FROM "+table+" WHERE id = 'a'").Scan(&balance))
 		if lost := confirmed + 1 - balance; lost != 0 || confirmed == 0 {
-			r.Errorf("%d of %d updates are lost", lost, confirmed)
+			r.Errorf("%d of %d updates were lost", lost, confirmed)
 		}
 		r.Logf("%s: %d updates by %d writers, %d lost", version, confirmed, writers, confirmed+1-balance)
 	})

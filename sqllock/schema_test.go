@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// Also before the default prefix.
+// The prefix may name another schema in front of the default prefix too.
 func TestPrefixMayNameSchema(t *testing.T) {
 	for _, bare := range []string{"holdfast_", "l_", "holdfast_ticket_"} {
 		t.Run(bare, func(t *testing.T) {
@@ -35,14 +35,15 @@ func TestPrefixMayNameSchema(t *testing.T) {
 				r.NoError(d.Release(r.WaitContext(), g, 0))
 				var n int
 				if r.NoError(r.db.QueryRowContext(r.WaitContext(), "SELECT COUNT(*) FROM "+schema+"."+bare+"lock").Scan(&n)); n != 1 {
-					r.Errorf("%d rows are in the table of the prefix", n)
+					r.Errorf("%d rows are in the prefixed table", n)
 				}
 			})
 		})
 	}
 }
 
-// MySQL and MariaDB then reject changes at READ COMMITTED. The doctor also checks the binlog.
+// With a statement-based binlog, MySQL and MariaDB reject changes at READ COMMITTED. The doctor also checks the
+// binlog.
 func TestStatementBinlogWorksAtAnyLevel(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

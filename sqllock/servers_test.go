@@ -40,8 +40,8 @@ func (r *rig) checkNoBlame(d *sqllock.Driver) {
 	})
 }
 
-// The conflicts: a deadlock (also a failed certification on Galera), a lock wait time-out, a row that has
-// changed since, and a node that is briefly not ready.
+// The conflicts: a deadlock (also a failed certification on Galera), a lock wait timeout, a row changed by
+// another client, and a node that is briefly not ready.
 func TestRepeatedConflictsAreRetried(t *testing.T) {
 	for what, c := range map[string]struct {
 		number, state string
@@ -61,7 +61,7 @@ func TestRepeatedConflictsAreRetried(t *testing.T) {
 				g, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: long, NoWait: true}) // does not wait during an outage
 				r.NoError(err)
 				if left := r.countRows("SELECT n FROM holdfast_left"); left != 0 {
-					r.Errorf("the lock was granted with %d errors to come", left)
+					r.Errorf("the lock was granted with %d errors still planned", left)
 				}
 				r.execSQL(fmt.Sprint("UPDATE holdfast_left SET n = ", c.times))
 				r.RenewGrant(d, g, long)
@@ -125,7 +125,7 @@ func TestErrorNamesReplica(t *testing.T) {
 				return
 			}
 		}
-		t.Error("the doctor finds nothing wrong with its role")
+		t.Error("the doctor reports no wrong role")
 	}
 	open := func(r *fixture.Rig, name, source string) *sql.DB {
 		db, err := sql.Open(name, source)
@@ -169,7 +169,7 @@ func TestLocksExcludeAtAnyIsolationLevel(t *testing.T) {
 					for range 4 {
 						g := r.AcquireGrant(clients[i], "k", long)
 						if inside.Add(1) != 1 {
-							r.Error("two have the lock")
+							r.Error("two holders at once")
 						}
 						if before := tokens.Swap(g.Token); before >= g.Token {
 							r.Errorf("token %d after %d", g.Token, before)
@@ -184,8 +184,8 @@ func TestLocksExcludeAtAnyIsolationLevel(t *testing.T) {
 	}
 }
 
-// Each statement of a client's life, from the first lock on a name to a ticket that it gives up, loses its
-// connection once.
+// Each statement of a client, from its first lock on a name to a ticket that it gives up, loses its connection
+// once.
 func TestLocksSurviveCutConnections(t *testing.T) {
 	for step, text := range map[string]string{
 		"read": "o.at", "first lock": "INSERT INTO holdfast_lock", "place": "INSERT INTO holdfast_ticket", "stir": "places + ",
@@ -238,7 +238,7 @@ func TestLocksSurviveCutConnections(t *testing.T) {
 				select {
 				case <-cut:
 				case <-time.After(fixture.MaxWait()):
-					r.Errorf("it has sent nothing with %q", text)
+					r.Errorf("no statement contains %q", text)
 				}
 				r.checkCleared()
 			})

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// sessions are session settings that programs may have, some of them mistakes.
+// sessions lists settings of sessions that programs may have, some of them by mistake.
 var sessions = map[string]map[string]string{
 	"MariaDB": {
 		"strict": "&autocommit=0&tx_isolation=%27SERIALIZABLE%27&time_zone=%27%2B05:30%27" +
@@ -46,7 +46,7 @@ func TestSessionSettingsDoNotChangeAnswers(t *testing.T) {
 				other := newRig(t, r.database)
 				other.settings = settings
 				if got := other.recordAnswers(); got != want {
-					t.Errorf("the answers are\n%s\nwant those of other sessions\n%s", got, want)
+					t.Errorf("the answers are\n%s\nwant the same as in other sessions\n%s", got, want)
 				}
 			})
 		}

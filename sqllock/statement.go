@@ -33,7 +33,7 @@ func (d *Driver) run(ctx context.Context, fn func(querier) error) error {
 	return d.runOn(ctx, d.db, fn)
 }
 
-// runOn calls fn with a connection of db, and again if a conflicting statement was executed instead, or if the
+// runOn calls fn with a connection of db, and repeats it after a conflict with another transaction, or if the
 // connection broke, as after a restart of the server. If renewal connections break repeatedly or cannot be
 // opened, it uses any other connection of the client. So fn may run more than once.
 func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) error {
@@ -123,8 +123,8 @@ func busyPause(ctx context.Context, waited time.Duration) time.Duration {
 // urgencyKey is the context key of the time by which a statement must be executed.
 type urgencyKey struct{}
 
-// withUrgency returns a context for statements that go before newcomers on a busy SQLite file: a lease ends if
-// they are not executed by end, or others wait for them.
+// withUrgency returns a context for urgent statements on a busy SQLite file: unless they are executed by end, a
+// lease is lost or other clients wait.
 func (d *Driver) withUrgency(ctx context.Context, end time.Time) context.Context {
 	if d.dialect != SQLite {
 		return ctx
@@ -132,8 +132,8 @@ func (d *Driver) withUrgency(ctx context.Context, end time.Time) context.Context
 	return context.WithValue(ctx, urgencyKey{}, end)
 }
 
-// pauseFor sleeps for limit and returns false if ctx ends first. A hurried statement naps: on Linux, a Go
-// timer takes a whole millisecond in an otherwise idle process.
+// pauseFor sleeps for limit and returns false if ctx ends first. An urgent statement naps: on Linux, a Go timer
+// takes a whole millisecond in an otherwise idle process.
 func (d *Driver) pauseFor(ctx context.Context, limit time.Duration) bool {
 	if ctx.Value(urgencyKey{}) == nil || d.prepared == nil || d.prepared.nap == nil || limit > time.Millisecond {
 		return driverkit.Sleep(ctx, limit)
@@ -216,7 +216,7 @@ func (d *Driver) beginTx(ctx context.Context, conn *sql.Conn) (*sql.Tx, error) {
 	return conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.IsolationLevel(d.level.Load())})
 }
 
-// checkDatabase checks once that the tables fit this package, and how the sessions are set up.
+// checkDatabase checks once that the tables fit this package, and reads the settings of the sessions.
 func (d *Driver) checkDatabase(ctx context.Context, q querier) error {
 	if d.checked.Load() {
 		return nil

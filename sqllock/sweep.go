@@ -9,8 +9,8 @@ import (
 )
 
 // sweepTickets deletes tickets that have expired. On a server a suspended transaction may have locked a ticket.
-// So there the sweep runs in the background, now and then, and row by row: while it waits for a row it has
-// locked no other.
+// There the sweep runs in the background, now and then and row by row, so that it holds no row lock while it
+// waits for another.
 func (d *Driver) sweepTickets(ctx context.Context) error {
 	if d.dialect == SQLite {
 		_, err := d.execRepeated(ctx, d.sweep)
@@ -28,7 +28,7 @@ func (d *Driver) sweepTickets(ctx context.Context) error {
 	return nil
 }
 
-// sweepRows deletes expired tickets until it meets a locked one.
+// sweepRows deletes expired tickets until it finds a locked one.
 func (d *Driver) sweepRows() {
 	type ticketKey struct{ name, owner string }
 	var lapsed []ticketKey

@@ -51,7 +51,7 @@ func (r knownResult) LastInsertId() (int64, error) {
 	return r.id, nil
 }
 
-// The driver never gives out a wrong token if the server returns another number or none.
+// The driver never returns a wrong token if the server returns another number or none.
 func TestMissingTokenIsReadFromRow(t *testing.T) {
 	for _, tells := range []int64{0, 5, -1} {
 		t.Run(fmt.Sprint(tells), func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestMissingTokenIsReadFromRow(t *testing.T) {
 					g, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: long})
 					r.NoError(err)
 					if token := r.countRows("SELECT token FROM holdfast_lock"); g.Token != int64(token) || token <= before {
-						t.Errorf("token %d, and the lock has %d after %d", g.Token, token, before)
+						t.Errorf("token %d, and the lock row has %d after %d", g.Token, token, before)
 					}
 					r.NoError(d.Release(r.WaitContext(), g, 0))
 				}

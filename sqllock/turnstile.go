@@ -21,23 +21,22 @@ import (
 const (
 	// defaultWaitConns is the default number of connections on which a client's waiters block.
 	defaultWaitConns = 4
-	// ticketAfter is the time that a waiter blocks before the turnstile without a ticket.
+	// ticketAfter is the time that a waiter blocks at the turnstile before it writes a ticket.
 	ticketAfter = 50 * time.Millisecond
-	// blockedLook bounds the poll interval of a waiter before the turnstile. It is below grace, so that a lock
+	// blockedLook bounds the poll interval of a waiter at the turnstile. It is below grace, so that a lock
 	// handed to the waiter's ticket is confirmed in time.
 	blockedLook = 800 * time.Millisecond
 	// rearmTime bounds one GET_LOCK, so that no session waits for a client that is gone.
 	rearmTime = 4 * time.Second
-	// reserved is the time for which a lock freed inside the turnstile is reserved for the next client that is
-	// let in.
+	// reserved is the time for which a lock freed inside the turnstile is reserved for the next client there.
 	reserved = 500 * time.Millisecond
-	// crowdedTime is the time for which a client that has found a lock taken goes to its turnstile at once.
+	// crowdedTime is the time for which a client goes to the turnstile at once, after it found the lock taken.
 	crowdedTime = time.Second
-	// shunTime is the time for which a client avoids a turnstile that has let no waiter in while the lock was
+	// shunTime is the time for which a client avoids a turnstile that admitted no waiter while the lock was
 	// free.
 	shunTime = 10 * time.Second
-	// longInside is the time after which a holder gives up its connection inside if a waiter of its client has
-	// none.
+	// longInside is the time after which a holder gives up its connection inside the turnstile if another
+	// waiter of its client needs one.
 	longInside = 2 * time.Second
 )
 
@@ -102,7 +101,7 @@ func newTurnstile(d *Driver, waitConns int) *turnstile {
 	return t
 }
 
-// userLock returns the name of the user lock for key: at most 64 characters, without regard to case.
+// userLock returns the name of the user lock for key: at most 64 characters, compared without case.
 func (t *turnstile) userLock(key string) string {
 	t.mu.Lock()
 	home := t.home
@@ -111,7 +110,7 @@ func (t *turnstile) userLock(key string) string {
 	return "hf." + hex.EncodeToString(sum[:24])
 }
 
-// noteCrowd remembers that a claim has found the lock taken.
+// noteCrowd records that a claim has found the lock taken.
 func (t *turnstile) noteCrowd(key string) { t.noteKey(t.crowded, key, crowdedTime) }
 
 // avoidTurnstile makes the client avoid the turnstile of key for a while.
@@ -133,7 +132,8 @@ func (t *turnstile) isCrowded(key string) bool {
 	return time.Now().Before(t.crowded[key])
 }
 
-// enter returns a wait connection that waits to be let in for key; nil: none is available, and the waiter polls.
+// enter returns a wait connection that queues at the turnstile of key; nil: none is available, and the waiter
+// polls.
 func (t *turnstile) enter(key string) *waitConn {
 	t.mu.Lock()
 	if t.off != nil || t.waitConns == 0 || time.Now().Before(t.shunned[key]) {
@@ -158,8 +158,8 @@ func (t *turnstile) enter(key string) *waitConn {
 	return e
 }
 
-// awaitTurn blocks until the server lets the wait connection in. It returns an error if the link has died: the claim then
-// asks over another connection.
+// awaitTurn blocks until the wait connection has passed the turnstile. It returns an error if the connection
+// has died: the claim then asks over another connection.
 func (e *waitConn) awaitTurn(ctx context.Context) (err error) {
 	begin, cancel := context.WithTimeout(ctx, pace.RequestTime(time.Minute, pace.Alone))
 	defer cancel()
@@ -222,10 +222,10 @@ func (e *waitConn) isQueued() bool {
 	}
 }
 
-// isInside reports whether the wait connection was let in.
+// isInside reports whether the wait connection has passed the turnstile.
 func (e *waitConn) isInside() bool { return e != nil && e.isOver() && e.err == nil }
 
-// leave ends the wait connection's wait, or leaves the turnstile, which lets in the next waiter.
+// leave ends the wait connection's wait, or leaves the turnstile, which admits the next waiter.
 func (e *waitConn) leave() {
 	if e == nil {
 		return
@@ -282,7 +282,7 @@ func (e *waitConn) discardLater() {
 	})
 }
 
-// discard closes the wait connection's session, which lets in the next waiter.
+// discard closes the wait connection's session, which admits the next waiter.
 func (e *waitConn) discard() {
 	e.cancel()
 	if e.conn != nil {
@@ -327,16 +327,16 @@ func (e *waitConn) execInside(ctx context.Context, text string, args ...any) (fo
 	}
 }
 
-// takeLock takes the lock for a claim that was let in, if the lock is free and its queue has given no further
-// place.
+// takeLock takes the lock for a claim that has passed the turnstile, if the lock is free and no further client
+// has joined its queue.
 func (e *waitConn) takeLock(ctx context.Context, c *claim, stamp, places int64) (token int64, taken bool, err error) {
 	s := c.d.takeInside
 	found, token, err := e.execInside(ctx, s.text, s.orderArgs([]any{stamp, c.owner, c.holder, driverkit.ToMicros(c.req.TTL), c.req.Key, places})...)
 	return token, found > 0, err
 }
 
-// releaseLock frees the lock of g and lets in the next waiter. It reports whether the wait connection is still inside
-// because another owner has the lock.
+// releaseLock frees the lock of g and admits the next waiter. It reports whether the wait connection is still
+// inside because another owner has the lock.
 func (e *waitConn) releaseLock(ctx context.Context, g driver.Grant, late int) (inside bool, err error) {
 	if err := e.borrow(ctx); err != nil {
 		e.discardLater()
@@ -437,7 +437,7 @@ func (d *Driver) tryTurnstile(ctx context.Context, conn *sql.Conn) (why, err err
 	return nil, nil
 }
 
-// handOver reports how a waiter learns of its turn.
+// handOver names the way in which waiters are notified of their turn.
 func (l *doctorRun) handOver(ctx context.Context) error {
 	switch t := l.d.turnstile; {
 	case l.d.dialect != MySQL:

@@ -91,7 +91,7 @@ func TestReleaseAdmitsNextWaiter(t *testing.T) {
 	})
 }
 
-// The holder leaves the turnstile without a renewal, because a waiter of its client needs the connection.
+// The holder leaves the turnstile without a renewal, because another waiter of its client needs the connection.
 func TestLongHolderGivesUpItsConnection(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		r.wait = 1
@@ -101,7 +101,7 @@ func TestLongHolderGivesUpItsConnection(t *testing.T) {
 		got := fixture.RunAsync(func() driver.Grant { return r.AcquireGrant(d, "j", long) })
 		r.Eventually("the waiter is inside", func() bool { return r.sessionIn(d, "j") != 0 }) // its holder is not inside
 		if id := r.insideConn(d); id != 0 {
-			r.Errorf("connection %d is still inside", id)
+			r.Errorf("connection %d is still at the turnstile", id)
 		}
 		r.NoError(d.Check(r.WaitContext(), g))
 		r.NoError(other.Release(r.WaitContext(), of, 0))
@@ -145,7 +145,7 @@ func TestStatementTimeLimitKeepsQueue(t *testing.T) {
 	})
 }
 
-// If a firewall swallows GET_LOCK, the claim gives it up and asks on another connection.
+// If a firewall drops GET_LOCK, the claim abandons it and asks on another connection.
 func TestDeadConnectionEndsWaitInTurnstile(t *testing.T) {
 	forEach(t, []database{onMariaDB}, func(r *rig) {
 		holder, d := r.newDriver(), r.newDriver()
@@ -199,7 +199,7 @@ func TestIdleSessionInsideDoesNotBlockWaiters(t *testing.T) {
 	})
 }
 
-// The claim was let in, and has ended when its statement is executed.
+// The claim passed the turnstile, and ends before its statement is executed.
 func TestLateTurnstileStatementTakesNoLock(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		holder, d := r.newDriver(), r.newDriver()
@@ -277,11 +277,11 @@ func TestMovedSessionsMakeWaitersPoll(t *testing.T) {
 				return
 			}
 		}
-		r.Error("the doctor does not tell why waiters poll")
+		r.Error("the doctor does not explain why waiters poll")
 	})
 }
 
-// A free lock is reserved for a moment only, not until the clock catches up again.
+// A free lock is reserved only briefly, not until the clock reaches its old time.
 func TestReservationEndsAfterClockSetBack(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		r.makeRow()

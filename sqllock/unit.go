@@ -22,14 +22,14 @@ type unit struct {
 // unitKey is the key of the unit in the context of its statements.
 type unitKey struct{}
 
-// unitOf returns the unit of statements with this context; nil: none.
+// unitOf returns the transaction that statements with this context belong to; nil: none.
 func unitOf(ctx context.Context) *unit {
 	u, _ := ctx.Value(unitKey{}).(*unit)
 	return u
 }
 
 // runTogether calls fn. On SQLite it runs all statements of fn's context in one transaction, and repeats that
-// while the file is busy. On other databases each statement commits by itself, so that nothing stays locked
+// while the file is busy. On other databases each statement commits on its own, so that no row stays locked
 // between two of them. It returns the error of fn or of the transaction.
 func (d *Driver) runTogether(ctx context.Context, fn func(ctx context.Context) error) error {
 	if d.dialect != SQLite || unitOf(ctx) != nil {
@@ -59,7 +59,7 @@ func (d *Driver) runTogether(ctx context.Context, fn func(ctx context.Context) e
 	return outcome
 }
 
-// beginUnit begins a transaction on q, which run has provided.
+// beginUnit begins a transaction on q, a connection that run has provided.
 func (d *Driver) beginUnit(ctx context.Context, q querier) (tx *sql.Tx, on querier, err error) {
 	switch q := q.(type) {
 	case *preparedPool:

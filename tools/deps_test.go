@@ -41,11 +41,11 @@ func TestFolderIsNotProgram(t *testing.T) {
 	cmd.Dir, cmd.Env = work, []string{"PATH=" + bin}
 	out, err := cmd.CombinedOutput()
 	if err == nil {
-		t.Errorf("deps says that nothing is missing:\n%s", out)
+		t.Errorf("deps reports nothing missing:\n%s", out)
 	}
 	for _, need := range needs {
 		if !strings.Contains(string(out), need[2]) {
-			t.Errorf("%s is not among what is missing:\n%s", need[2], out)
+			t.Errorf("%s is not reported as missing:\n%s", need[2], out)
 		}
 	}
 }

@@ -83,7 +83,7 @@ func TestCancelDoesNotMarkMemberDown(t *testing.T) {
 					}
 					for _, addr := range r.addrs {
 						if err != nil && strings.Contains(err.Error(), addr) {
-							t.Errorf("%q names a healthy member", err)
+							t.Errorf("error %q names a healthy member", err)
 						}
 					}
 					r.EachLinkOf(d, func(_ int, l *fixture.Link) { l.Slow = 0 })
@@ -109,12 +109,12 @@ func TestSuspendDoesNotMarkMemberDown(t *testing.T) {
 			}
 		}
 		if n := r.Counts(d)["greeting"]; n != 1 {
-			t.Errorf("%d connections, want that the first goes on", n)
+			t.Errorf("%d connections, want the first one kept", n)
 		}
 	})
 }
 
-// Nor does a member that cuts the connection and still serves others.
+// A member that cuts the connection but serves other clients is not down either.
 func TestSessionEndDoesNotMarkMemberDown(t *testing.T) {
 	for name, strike := range map[string]func(f *fake){
 		"session": func(f *fake) {
@@ -153,7 +153,7 @@ func TestCutProbeDoesNotMarkMemberDown(t *testing.T) {
 		r.fake.update(func() {
 			for _, m := range r.fake.members {
 				if m.cuts != 0 {
-					t.Errorf("a member was asked by no probe")
+					t.Errorf("no probe asked a member")
 				}
 			}
 		})

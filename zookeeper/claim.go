@@ -16,14 +16,13 @@ import (
 const (
 	// maxCuts bounds the immediate retries of a claim after its connection ended.
 	maxCuts = 3
-	// maxTurns bounds how often a claim reads its line again at once because the line has changed. Then it
-	// pauses between reads, until it waits for a node again. Without the bound, members that contradict
-	// themselves would be asked endlessly.
+	// maxTurns bounds the immediate reads of a changed queue. After them the claim pauses between reads, until
+	// it waits for a node again. Without the bound, it would ask contradictory members endlessly.
 	maxTurns = 16
 )
 
 var (
-	// errRestless reports that a claim has read its line too often.
+	// errRestless reports that a claim has read its queue too often.
 	errRestless = errors.New("its queue changes at each read")
 	// errSenseless reports an answer that no correct server gives.
 	errSenseless = errors.New("a server's answer contradicts the request")
@@ -212,8 +211,8 @@ func (d *Driver) makeFolder(ctx context.Context, s *session, folder string) erro
 }
 
 // findNode looks for a node whose creation got no answer. It reads behind a sync, because the member that has
-// just taken over the session may lag. If it finds no node, the claim goes on under another owner: if that
-// creation is executed later, the node belongs to no claim.
+// just taken over the session may lag. If it finds no node, the claim continues under another owner: a node
+// that is created later then belongs to no claim.
 func (c *claim) findNode(ctx context.Context) error {
 	folder := c.d.folderOf(c.req.Key)
 	all := getChildren(folder)
@@ -371,8 +370,7 @@ func (c *claim) watchQueue(ctx context.Context, l []entry, place int) (*watches,
 	return &watches{gone, own, held}, nil
 }
 
-// awaitTurn waits until one of the two nodes is deleted, or the connection ends, with which the watches are
-// gone.
+// awaitTurn waits until one of the two nodes is deleted, or the connection ends and takes the watches with it.
 func (c *claim) awaitTurn(ctx context.Context, w *watches) error {
 	c.turns = 0
 	c.wait.SetObstacle(w.held)
@@ -385,7 +383,7 @@ func (c *claim) awaitTurn(ctx context.Context, w *watches) error {
 	return driverkit.ErrRetryNow
 }
 
-// heldBy returns a HeldError for the first entry of the line.
+// heldBy returns a HeldError for the first entry of the queue.
 func (c *claim) heldBy(ctx context.Context, l []entry) error {
 	held := &driver.HeldError{Owner: l[0].owner(), Waiters: len(l) - 1}
 	if c.path != "" {
@@ -402,7 +400,8 @@ func (c *claim) heldBy(ctx context.Context, l []entry) error {
 	return held
 }
 
-// abandon deletes in the background what the claim may have left. What it cannot delete goes with the session.
+// abandon deletes in the background the nodes that the claim may have left. Nodes that it cannot delete end
+// with the session.
 func (c *claim) abandon() {
 	if c.s == nil {
 		return

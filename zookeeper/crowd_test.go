@@ -22,7 +22,7 @@ func TestClientServesManyWaiters(t *testing.T) {
 	})
 }
 
-// The answers come one by one, the last of them long after its request.
+// The answers arrive one by one, the last of them long after its request.
 func TestSlowMemberStaysUp(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()

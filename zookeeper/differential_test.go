@@ -114,8 +114,9 @@ func (s *rawClient) ask(op int32, body *juteWriter) string {
 	}
 }
 
-// awaitEnd waits until the other side ends the connection, and describes what comes before that. It sends nothing:
-// a server that is about to end a connection answers what it reads meanwhile, in the same write.
+// awaitEnd waits until the other side ends the connection, and describes all packets before that. It sends
+// nothing: a server that is about to end a connection answers requests that it reads meanwhile, in the same
+// write.
 func (s *rawClient) awaitEnd() string {
 	for packets := 0; ; packets++ {
 		if _, err := frame(s.conn); errors.Is(err, os.ErrDeadlineExceeded) {
@@ -348,8 +349,8 @@ func (s *side) end() {
 	}
 }
 
-// The test runs the same random steps on the fake and on a server. It compares all that the clients receive:
-// answers, versions, zxids, events and ends of connections.
+// The test runs the same random steps on the fake and on a server. It compares everything that the clients
+// receive: answers, versions, zxids, events and ends of connections.
 func TestFakeAnswersAsServersDo(t *testing.T) {
 	r := startAlone(t, 1)
 	f := newFake(t, 1)

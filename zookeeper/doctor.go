@@ -112,7 +112,7 @@ func (p *memberCheck) checkVersion(text string) {
 	p.OK("version", "ZooKeeper %s", number)
 }
 
-// examineEnsemble checks what concerns the whole ensemble.
+// examineEnsemble runs the checks of the whole ensemble.
 func (d *Driver) examineEnsemble(ctx context.Context, patients []*memberCheck, ttl time.Duration) (whole driverkit.Findings) {
 	first, answers := "", false
 	for _, p := range patients {

@@ -30,10 +30,10 @@ func (r *rig) findingsAt(url string, ttl time.Duration, opts zookeeper.Options) 
 			bad = append(bad, f)
 		}
 		if f.Bad() && f.Fix == "" {
-			r.Errorf("%+v does not say what mends it", f)
+			r.Errorf("%+v has no fix", f)
 		}
 		if strings.Contains(f.Text+f.Fix, fixture.Secret) {
-			r.Errorf("%+v shows the password", f)
+			r.Errorf("%+v contains the password", f)
 		}
 	}
 	return bad
@@ -48,7 +48,7 @@ func (r *rig) wantOneFinding(found []driver.Finding, check string, v driver.Verd
 	}
 	for _, word := range words {
 		if text := found[0].Text + "; " + found[0].Fix; !strings.Contains(text, word) {
-			r.Errorf("%q does not say %q", text, word)
+			r.Errorf("%q does not contain %q", text, word)
 		}
 	}
 }

@@ -46,7 +46,7 @@ func (d *Driver) Put(ctx context.Context, at, value string) error {
 	return errors.Join(s.sendAll(ctx, append(all, last)...), last.err)
 }
 
-// Delete deletes the node of an owner, as a person might do by hand.
+// Delete deletes the node of an owner, as an operator might.
 func (d *Driver) Delete(ctx context.Context, key, owner string) error {
 	l, err := d.lookUp(ctx, key)
 	i := placeOf(owner, l.entries)
@@ -58,7 +58,7 @@ func (d *Driver) Delete(ctx context.Context, key, owner string) error {
 	return s.removeOnce(ctx, d.folderOf(key)+"/"+l.entries[i].name)
 }
 
-// Expire makes the servers end the session for locks with this TTL, as they do if they hear nothing of it.
+// Expire makes the servers end the session for locks with this TTL, as they do after its timeout.
 func (d *Driver) Expire(ctx context.Context, ttl time.Duration) error {
 	s := d.sessionFor(ttl)
 	defer d.releaseSession(s)

@@ -131,7 +131,7 @@ func (n *znode) stat(j *juteWriter) {
 	j.int32(n.creates*2 - int32(len(n.children))).int32(0).int64(owner).int32(int32(len(n.data))).int32(int32(len(n.children))).int64(n.pzxid)
 }
 
-// fakeSession is a session as the leader knows it.
+// fakeSession is the leader's record of a session.
 type fakeSession struct {
 	id       int64
 	password string

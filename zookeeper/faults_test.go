@@ -21,21 +21,21 @@ import (
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
-// Also if that member is the leader.
+// The test also stops the leader.
 func TestLeaseOutlivesMember(t *testing.T) {
 	r := startAlone(t, 3)
 	whole := func() { r.Eventually("all members follow", r.ensemble.IsWhole) }
 	fixture.CheckLeasesOutliveMembers(r.Rig, r.Client(r.newDirectDriver()), r.ensemble.Members, r.leader, whole, 8*time.Second, 15*time.Second)
 }
 
-// Nobody gets the lock before.
+// No client gets the lock before the majority returns.
 func TestReturningMajorityServesWaiters(t *testing.T) {
 	r := startAlone(t, 3)
 	d := r.newDirectDriver()
 	fixture.CheckRecovery(r.Rig, r.Client(d), r.Client(r.newDirectDriver()), r.ensemble.Members, func() { r.awaitNodes(d, "k", 2) })
 }
 
-// The waiter also watches its own node, and does not take the lock for a node that is gone.
+// The waiter also watches its own node, and does not take the lock after its node was deleted.
 func TestWaiterWithoutNodeQueuesAgain(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d, waiting := r.newDirectDriver(), r.newDriver()
@@ -47,18 +47,18 @@ func TestWaiterWithoutNodeQueuesAgain(t *testing.T) {
 		r.NoError(d.Release(r.WaitContext(), g, 0))
 		n := <-next
 		if n.Owner == first {
-			t.Error("it got the lock for a node that is gone")
+			t.Error("granted the lock for a deleted node")
 		}
 		if ok, err := d.Force(r.WaitContext(), "k", n.Token, ""); err != nil || !ok {
 			t.Fatalf("Force() = %v, %v", ok, err)
 		}
 		if err := waiting.Renew(r.WaitContext(), []driver.Grant{n})[0].Err; !errors.Is(err, driver.ErrLost) {
-			t.Errorf("Renew() of what was forced = %v, want ErrLost", err)
+			t.Errorf("Renew() of a forced lease = %v, want ErrLost", err)
 		}
 	})
 }
 
-// The holder learns of it before its next renewal, and a waiter in the same session queues up again.
+// The holder notices before its next renewal, and a waiter in the same session queues up again.
 func TestEndedSessionLosesItsLeasesAtOnce(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d, looker := r.newDirectDriver(), r.newDirectDriver()
@@ -72,7 +72,7 @@ func TestEndedSessionLosesItsLeasesAtOnce(t *testing.T) {
 		if err := context.Cause(mine.Context()); !errors.Is(err, holdfast.ErrLost) || !errors.Is(err, holdfast.ErrGone) {
 			t.Errorf("the lease ended with %v, want ErrLost and ErrGone", err)
 		} else if !strings.Contains(err.Error(), "session") || strings.Contains(err.Error(), "ForceRelease") {
-			t.Errorf("the lease ended with %q, which does not say that its session is over", err)
+			t.Errorf("the lease ended with %q, which does not name the ended session", err)
 		}
 		r.Eventually("the waiter queues anew", func() bool { return r.awaitWaiter(looker, "theirs") != first })
 		r.NoError(looker.Release(r.WaitContext(), theirs, 0))
@@ -123,7 +123,7 @@ func TestTrustEndsBeforeLeaderEndsSession(t *testing.T) {
 	}
 }
 
-// The follower goes on answering pings and reads while the leader ends the session.
+// The follower still answers pings and reads while the leader ends the session.
 func TestFollowerWithoutLeaderExtendsNoLease(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
@@ -224,7 +224,7 @@ func TestFollowerRenewsLease(t *testing.T) {
 	})
 }
 
-// For each kind of request.
+// The test loses the reply to each kind of request.
 func TestLockSurvivesLostReply(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d, looker := r.newDriver(), r.newDirectDriver()
@@ -232,7 +232,7 @@ func TestLockSurvivesLostReply(t *testing.T) {
 	})
 }
 
-// The test holds back the request that creates the node until the caller has gone. The session goes on.
+// The test holds back the request that creates the node until the caller has left. The session continues.
 func TestLateRequestDoesNotAcquire(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		looker := r.newDirectDriver()
@@ -246,7 +246,7 @@ func TestLateRequestDoesNotAcquire(t *testing.T) {
 			<-caught.Late
 			for range 10 { // wait until the servers have read the late request
 				if st, err := looker.Inspect(r.WaitContext(), "k"); err != nil || st.Held {
-					t.Fatalf("NoWait %v: the late request has left %+v, %v", noWait, st, err)
+					t.Fatalf("NoWait %v: the late request created %+v, %v", noWait, st, err)
 				}
 			}
 			r.NoError(d.Close())
@@ -275,7 +275,7 @@ func TestLongWaiterRenewsBeforeGrant(t *testing.T) {
 		r.NoError(d.Release(r.WaitContext(), g, 0))
 		g = <-next
 		if n := r.Counts(waiting)["multi"] - before; n == 0 {
-			t.Error("the waiter has sent no transaction")
+			t.Error("the waiter sent no transaction")
 		}
 		r.NoError(waiting.Release(r.WaitContext(), g, 0))
 	})
@@ -290,12 +290,12 @@ func TestEqualTTLsShareAConnection(t *testing.T) {
 		}
 		r.AcquireGrant(d, "other", longTTL-time.Second)
 		if sessions := r.Counts(d)["greeting"]; sessions != 2 {
-			t.Errorf("%d sessions for leases of two TTLs", sessions)
+			t.Errorf("%d sessions for leases with two TTLs", sessions)
 		}
 	})
 }
 
-// The servers do not survive the end of a session with too many nodes. Further nodes go into another session,
+// The end of a session with too many nodes would crash the servers. Further nodes go into another session,
 // which is renewed, released and closed like the first.
 func TestSessionHasBoundedNodes(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
@@ -306,7 +306,7 @@ func TestSessionHasBoundedNodes(t *testing.T) {
 			held = append(held, r.AcquireGrant(d, fmt.Sprint("k", i), longTTL))
 		}
 		if sessions := r.Counts(d)["greeting"]; sessions != 3 {
-			t.Errorf("%d sessions for ten locks, four in each at most", sessions)
+			t.Errorf("%d sessions for ten locks, at most four in each", sessions)
 		}
 		for i, n := range d.Renew(r.WaitContext(), held) {
 			if n.Err != nil || !n.TrustedUntil.After(time.Now()) {
@@ -320,7 +320,7 @@ func TestSessionHasBoundedNodes(t *testing.T) {
 			held = append(held, r.AcquireGrant(d, fmt.Sprint("k", i), longTTL))
 		}
 		if sessions := r.Counts(d)["greeting"]; sessions != 3 {
-			t.Errorf("%d sessions for ten locks once more", sessions)
+			t.Errorf("%d sessions for another ten locks", sessions)
 		}
 		for _, g := range held[5:] {
 			r.NoError(looker.Check(r.WaitContext(), g))
@@ -381,7 +381,7 @@ func (r *rig) passSpentLock(waiters int) {
 	}
 	for range waiters {
 		if _, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: longTTL, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
-			r.Errorf("a try beside the holder: %v", err)
+			r.Errorf("TryAcquire beside the holder: %v", err)
 		}
 		r.NoError(d.Check(r.WaitContext(), last))
 		r.NoError(d.Release(r.WaitContext(), last, 0))
@@ -390,7 +390,7 @@ func (r *rig) passSpentLock(waiters int) {
 		case next = <-granted:
 			r.NoError(next.err)
 		case <-time.After(2 * fixture.MaxWait()):
-			r.Fatal("a waiter does not get the lock")
+			r.Fatal("the waiter did not get the lock")
 		}
 		if next.Token <= last.Token {
 			r.Errorf("token %d after %d", next.Token, last.Token)
@@ -423,10 +423,10 @@ func setChildCount(r *fixture.Rig, data, node string, n int32) {
 		r.NoError(os.WriteFile(name, text, 0o600))
 		return
 	}
-	r.Fatalf("no snapshot has %s", node)
+	r.Fatalf("no snapshot contains %s", node)
 }
 
-// Force compares the transaction that created the node, so it does not hit the next holder.
+// Force compares the transaction that created the node, so it spares the next holder.
 func TestForceSparesNextHolder(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDirectDriver()
@@ -435,7 +435,7 @@ func TestForceSparesNextHolder(t *testing.T) {
 		g := r.AcquireGrant(d, "k", longTTL)
 		for _, token := range []int64{0, old.Token, g.Token - 1, g.Token + int64(g.Block)} {
 			if ok, err := d.Force(r.WaitContext(), "k", token, ""); ok || err != nil {
-				t.Errorf("Force(%d) where %d has it = %v, %v", token, g.Token, ok, err)
+				t.Errorf("Force(%d) while %d is the token = %v, %v", token, g.Token, ok, err)
 			}
 		}
 		if err := d.Check(r.WaitContext(), g); err != nil {
@@ -447,7 +447,7 @@ func TestForceSparesNextHolder(t *testing.T) {
 	})
 }
 
-// The session lasts, so the node does not end with it.
+// The session lasts, so it does not delete the node.
 func TestCancelledWaiterDeletesItsNode(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d, waiting := r.newDirectDriver(), r.newDirectDriver()
@@ -491,8 +491,8 @@ func TestUnrenewedLeaseExpires(t *testing.T) {
 	})
 }
 
-// The holder leaves between two reads of a waiter. Calls of the waiter's process that do not wait need to
-// learn that obstacle.
+// The holder leaves between two reads of a waiter. The waiter must still report an obstacle, because calls of
+// its process that do not wait need one.
 func TestWaiterReportsObstacleAfterHolderChange(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d, last := r.newDriver(), r.newDriver()
@@ -520,13 +520,14 @@ func TestWaiterReportsObstacleAfterHolderChange(t *testing.T) {
 			select {
 			case held = <-told: // not held: an error of a member that did not answer
 			case <-time.After(fixture.MaxWait()):
-				t.Fatal("it is not told that it waits for a holder")
+				t.Fatal("the waiter reported no holder")
 			}
 		}
 	})
 }
 
-// Nodes of a client that logs in are only for its user. A client without a login cannot watch them.
+// Only the user of a client that logs in can read the client's nodes. A client without a login cannot watch
+// them.
 func TestErrorNamesUnreadableNode(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDirectDriver()

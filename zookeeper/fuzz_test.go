@@ -16,7 +16,7 @@ import (
 )
 
 // spoiler is a protocol that spoils the servers' packets by a script: one byte chooses the fault of a packet,
-// further bytes its details.
+// and further bytes its details.
 type spoiler struct {
 	juteProtocol
 	mu     *sync.Mutex
@@ -128,7 +128,7 @@ func callSpoilt(t *testing.T, script []byte) int {
 			t.Errorf("%s returned after %v", name, took)
 		}
 		if err != nil && ctx.Err() == nil && !hasKind(err) {
-			t.Errorf("%s: %v has no kind", name, err)
+			t.Errorf("%s: error %v has no kind", name, err)
 		}
 	}
 	var d *zookeeper.Driver

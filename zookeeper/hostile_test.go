@@ -101,7 +101,7 @@ func TestInvalidAnswersSlowRequestsDown(t *testing.T) {
 						t.Errorf("%s: %d requests, and %v", call, n, err)
 					}
 					if err != nil && !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrHeld) && !errors.Is(err, driver.ErrLost) {
-						t.Errorf("%s: %v has no kind", call, err)
+						t.Errorf("%s: error %v has no kind", call, err)
 					}
 				}
 				r.fake.update(func() { r.fake.lie = nil })

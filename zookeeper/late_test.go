@@ -19,8 +19,8 @@ type lateRequest struct {
 }
 
 // stopRequest holds back the next request of a kind that do makes d send, and drops its connection. d then
-// reconnects to the same member, or with elsewhere only to others until the request passes. Work that do
-// starts may go on.
+// reconnects to the same member, or with elsewhere only to other members until the request is delivered. do may
+// continue meanwhile.
 func (r *rig) stopRequest(d driver.Driver, kind string, elsewhere bool, do func()) lateRequest {
 	r.Helper()
 	r.EachLinkOf(d, func(_ int, link *fixture.Link) { link.Stop, link.Halted = kind, true })
@@ -54,7 +54,7 @@ func (l lateRequest) deliver() {
 	select {
 	case <-l.there.Late:
 	case <-time.After(fixture.MaxWait()):
-		l.Fatal("the late request has come to no end")
+		l.Fatal("the late request did not end")
 	}
 }
 
@@ -88,9 +88,9 @@ func greetingCase(renew bool) func(r *rig, d driver.Driver, stop func(kind strin
 	}
 }
 
-// A request that is executed after its sender and its connection have gone neither ends a held lock nor leaves
-// one that nobody holds. Each request is held back while the driver goes on, over a new connection to the same
-// member or to others.
+// A request that is executed after its sender and its connection have ended neither ends a held lock nor
+// creates one without a holder. Each request is held back while the driver continues over a new connection, to
+// the same or to another member.
 func TestLateRequestHasNoEffect(t *testing.T) {
 	t.Parallel()
 	for name, run := range map[string]func(r *rig, d driver.Driver, stop func(kind string, do func()) lateRequest) (newest int64){
@@ -193,7 +193,7 @@ func TestLateRequestHasNoEffect(t *testing.T) {
 					d, looker := r.newDriver(), r.newDirectDriver()
 					other := r.AcquireGrant(d, "other", longTTL) // keeps the session
 					newest := run(r, d, func(kind string, do func()) lateRequest { return r.stopRequest(d, kind, elsewhere, do) })
-					// As a client would soon, the driver finds out where the session is, or that it is over.
+					// The driver finds out where the session is, or that it is over. A client would do so soon.
 					if err := d.Renew(r.WaitContext(), []driver.Grant{other})[0].Err; err != nil && !errors.Is(err, driver.ErrLost) {
 						r.Errorf("Renew() = %v", err)
 					}
@@ -209,8 +209,8 @@ func TestLateRequestHasNoEffect(t *testing.T) {
 	}
 }
 
-// When a session returns to a member, that member may execute what it has read from the earlier connection,
-// after the driver has looked for its node. The session goes on for another lock.
+// When a session returns to a member, that member may execute a request from the earlier connection, after the
+// driver has searched for its node. The session lasts because of another lock.
 func TestLateNodeIsDeleted(t *testing.T) {
 	for name, leaves := range map[string]bool{"the lock is taken": false, "the caller has left": true} {
 		t.Run(name, func(t *testing.T) {
@@ -247,7 +247,7 @@ func TestLateNodeIsDeleted(t *testing.T) {
 				r.NoError(looker.Release(r.WaitContext(), r.AcquireGrant(looker, "k", longTTL), 0))
 				r.awaitNodes(looker, "k", 0)
 				if r.fake.nodes[r.opts.Path+"/lock:k"].creates < 3 {
-					t.Error("the late creation was not carried out")
+					t.Error("the late create was not executed")
 				}
 			})
 		})

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// lookTTL is the TTL of a session that is opened only to read. A session with any other TTL serves as
-	// well: anyTTL stands for any.
+	// lookTTL is the TTL of a session that is opened only for reads. A session with any other TTL can be used
+	// too: anyTTL stands for any.
 	lookTTL = 10 * time.Second
 	anyTTL  = time.Duration(0)
 	// pageSize is the number of locks that List requests at once.
@@ -161,7 +161,7 @@ func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
 	return err
 }
 
-// lossReason returns why an owner does not have its lock, as far as the driver knows.
+// lossReason returns the reason why an owner lost its lock, as far as the driver knows.
 func (d *Driver) lossReason(owner string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -255,8 +255,8 @@ func (d *Driver) watchHold(owner string) *request {
 	return getData(h.path, true)
 }
 
-// findLoss reports whether the node of a hold is gone, and why. If a connection ends with the node's session, it
-// asks again over the next.
+// findLoss reports whether the node of a hold is gone, and why. If the connection ends, it asks again over the
+// next one.
 func (h *hold) findLoss(ctx context.Context, owner string) (why string, gone bool) {
 	var node, folder *request
 	err := driverkit.RetryUnanswered(ctx, func() error {

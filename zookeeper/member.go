@@ -212,7 +212,7 @@ func (d *Driver) reportAnswer(m *member, err error) {
 	}
 }
 
-// askMember probes a member and reports its answer. If ctx ends, that tells nothing about the member.
+// askMember probes a member and reports its answer. The end of ctx shows nothing about the member.
 func (d *Driver) askMember(ctx context.Context, m *member, limit time.Duration) (health, error) {
 	h, err := m.probe(ctx, limit)
 	if err != nil && ctx.Err() != nil {

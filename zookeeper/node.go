@@ -72,7 +72,7 @@ const firstSpentNumber = 1<<31 - 1<<24
 // isSpent reports whether the numbers of a folder are used up, from the number of one of its nodes.
 func isSpent(seq int32) bool { return seq >= firstSpentNumber || seq < 0 }
 
-// lineEntries returns the children of a folder in the order in which they get the lock.
+// lineEntries returns the children of a folder in queue order.
 func (r *request) lineEntries() (l []entry, err error) {
 	if n := r.reply.count(4 + minDigits); n > 0 {
 		l = make([]entry, 0, n)
@@ -86,7 +86,7 @@ func (r *request) lineEntries() (l []entry, err error) {
 	return l, r.reply.err
 }
 
-// placeOf returns the index of an owner in the line; -1: not found.
+// placeOf returns the index of an owner in the queue; -1: not found.
 func placeOf(owner string, l []entry) int {
 	return slices.IndexFunc(l, func(e entry) bool { return e.owner() == owner })
 }

@@ -78,7 +78,7 @@ func TestURLNamesMembersAndPath(t *testing.T) {
 	})
 }
 
-// The ensemble may be back soon.
+// Open does not fail, because the ensemble may return soon.
 func TestOpenAcceptsEnsembleThatIsDown(t *testing.T) {
 	t.Parallel()
 	d, err := zookeeper.Open(t.Context(), "zk://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", nil)
@@ -189,7 +189,7 @@ func TestTTLOutsideServerLimitsIsRejected(t *testing.T) {
 	}
 }
 
-// Otherwise the session would stay with the servers until it expires.
+// Otherwise the servers would keep the session until it expires.
 func TestRejectedSessionIsClosed(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
@@ -256,7 +256,7 @@ func TestTwoNamesOfLeaderAreOneEnsemble(t *testing.T) {
 	})
 }
 
-// Held locks stay.
+// Held locks survive.
 func TestFullQuotaRejectsNewLocks(t *testing.T) {
 	r := startAlone(t, 1, "enforceQuota=true")
 	d := r.newDirectDriver()
@@ -276,8 +276,8 @@ func TestFullQuotaRejectsNewLocks(t *testing.T) {
 	r.AcquireGrant(d, "held", longTTL) // there is room for one again
 }
 
-// The locks below an inner path are not attempts at an outer path's lock with that name, neither while they
-// are held nor afterwards.
+// A lock below an inner path is not a waiter for the outer path's lock with that name, neither while it is held
+// nor afterwards.
 func TestNestedPathsAreIndependent(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		within := func(more string) *zookeeper.Driver {
@@ -304,10 +304,10 @@ func TestNestedPathsAreIndependent(t *testing.T) {
 					t.Errorf("%q held is %v below: Renew() = %+v", name, held, n)
 				}
 				if keys := listed(outer); !slices.Equal(keys, []string{"team"}) {
-					t.Errorf("the outer path has %q", keys)
+					t.Errorf("the outer path contains %q", keys)
 				}
 				if keys := listed(inner); held != slices.Equal(keys, []string{name}) || !held && len(keys) > 0 {
-					t.Errorf("the inner path has %q, and %q held is %v", keys, name, held)
+					t.Errorf("the inner path contains %q, and %q held is %v", keys, name, held)
 				}
 				r.NoError(outer.Release(r.WaitContext(), g, 0))
 				if held {

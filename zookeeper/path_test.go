@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// The connection drops everything silently. The driver replaces it in time for a renewal, whenever it dies.
+// A connection silently drops all data. The driver replaces it in time for a renewal, whenever it dies.
 func TestLeaseSurvivesDeadConnection(t *testing.T) {
 	for _, ttl := range []time.Duration{time.Second, 3 * time.Second, 10 * time.Second, 40 * time.Second} {
 		t.Run(fmt.Sprint(ttl), func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestRestoredEnsembleServesOldClients(t *testing.T) {
 		case err := <-next:
 			r.NoError(err)
 		case <-time.After(3 * ttl):
-			t.Fatal("the waiter is still refused")
+			t.Fatal("the waiter is still rejected")
 		}
 	})
 }

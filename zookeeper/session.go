@@ -1,6 +1,6 @@
 package zookeeper
 
-// This file tracks whether a session exists, and until when, from what its connections bring.
+// This file tracks the existence and the end of a session, by the answers on its connections.
 
 import (
 	"bufio"
@@ -21,8 +21,7 @@ import (
 const (
 	// idleTime bounds the life of a session without locks.
 	idleTime = 20 * time.Second
-	// agePart is the part of the TTL that bounds the age of a connection to a follower from which a grant may
-	// count.
+	// agePart bounds the age of a connection to a follower on which a grant may count, as a part of the TTL.
 	agePart = 8
 	// strayTime bounds the time in which a creation without an answer may still be executed. Servers close a
 	// connection that was silent for its session's timeout, which is 40 s at most by default.
@@ -30,7 +29,7 @@ const (
 )
 
 var (
-	// errOver reports that a session is over and all its nodes are gone.
+	// errOver reports that a session is over and all its nodes are deleted.
 	errOver = errors.New("the session is over")
 	// errEnded is the cause of a lease loss by the end of its session.
 	errEnded = &driver.LostError{Reason: "the servers have ended its session, as they had not heard of this client for the TTL"}
@@ -149,8 +148,8 @@ func (s *session) connectLoop() {
 	}
 }
 
-// noteCut reports the end of a connection. Silence counts against the member. A member that cuts the
-// connection may be up and have ended the session, so it is probed.
+// noteCut reports the end of a connection. Silence counts against the member. A member that cuts the connection
+// may be up and have ended the session, so the driver probes it.
 func (s *session) noteCut(l *link, err error) {
 	l.member.leads.Store(false)
 	if _, stalled := errors.AsType[driverkit.StallError](err); stalled {
@@ -398,7 +397,7 @@ func (s *session) trustedUntil() time.Time {
 }
 
 // watchPath returns a channel that is closed when path changes or the connection ends. The caller then sends
-// the request that sets the watch on the servers.
+// the request that sets the server-side watch.
 func (s *session) watchPath(path string) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -481,7 +480,7 @@ func (s *session) clearStrays(strays map[string]strayNode) {
 	}
 }
 
-// close ends the session. Its nodes go with it; with keep, they stay until the TTL is over.
+// close ends the session and so deletes its nodes. With keep, the nodes stay until the TTL is over.
 func (s *session) close(keep bool) {
 	s.end()
 	s.mu.Lock()

@@ -40,7 +40,8 @@ func TestReadOnlyMemberIsNotMajority(t *testing.T) {
 	}
 }
 
-// Unique over all connections of the session: a member answers by number, also for a connection that is gone.
+// Numbers are unique over all connections of the session: a member answers by number, even after the connection
+// has ended.
 func TestRequestNumbersAreUniqueInSession(t *testing.T) {
 	s := &session{}
 	s.xids.Store(math.MaxInt32 - 3)
@@ -50,21 +51,21 @@ func TestRequestNumbersAreUniqueInSession(t *testing.T) {
 		for range 3 {
 			_, xid := l.formPacket(goodbyeRequest())
 			if seen[xid] || xid < 0 {
-				t.Errorf("the number %d after %v", xid, seen)
+				t.Errorf("number %d after %v", xid, seen)
 			}
 			seen[xid] = true
 		}
 	}
 }
 
-// Its renewals would have no pause.
+// The renewals of such a session would have no pause.
 func TestSessionWithoutTimeoutIsRejected(t *testing.T) {
 	t.Parallel()
 	for _, granted := range []int32{0, -1} {
 		for _, key := range []time.Duration{anyTTL, 10 * time.Second} {
 			s := &session{key: key}
 			if err := s.noteGrant(greeting{id: 1, timeout: granted}, 10_000); err == nil || s.id != 0 || s.ttl != 0 {
-				t.Errorf("granted %d ms: %v, and the session has a TTL of %v", granted, err, s.ttl)
+				t.Errorf("granted %d ms: %v, and the session's TTL is %v", granted, err, s.ttl)
 			}
 		}
 	}

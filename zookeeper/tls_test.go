@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
-// The connections with the old certificates end, the next connection uses the new ones, and the lease goes on.
+// The connections with the old certificates end, the next connection uses the new ones, and the lease survives.
 func TestNextConnectionUsesReplacedCertificates(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		dir := t.TempDir()

@@ -50,7 +50,7 @@ func TestSlowAnswersShortenTrust(t *testing.T) {
 	})
 }
 
-// The leader hears of another member's client only by that member's pings, and when the client resumes its
+// The leader learns of another member's client only from that member's pings, and when the client resumes its
 // session. So a renewal over an old connection counts from the start of that connection.
 func TestFollowerAnswerDoesNotExtendTrust(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
@@ -65,7 +65,7 @@ func TestFollowerAnswerDoesNotExtendTrust(t *testing.T) {
 	})
 }
 
-// However many waiters there are.
+// This holds for any number of waiters.
 func TestHandoverWakesNextWaiterOnly(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()

@@ -42,9 +42,9 @@ const (
 
 	allRights int32 = 31
 
-	// maxAnswers bounds the answers to requests that were sent together, one of which may have the names of
-	// 22,000 waiters. As entries, the names take four times as much memory at worst. maxListing bounds the
-	// answer with the names of all locks, and maxWelcome a packet that nothing asked for.
+	// maxAnswers bounds the answers to requests that were sent together. One answer may have the names of
+	// 22,000 waiters, which as entries take up to four times as much memory. maxListing bounds the answer with
+	// the names of all locks, and maxWelcome any other packet.
 	maxAnswers = 1<<20 + 4<<10
 	maxListing = 64 << 20
 	maxWelcome = 64 << 10

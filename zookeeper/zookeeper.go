@@ -134,8 +134,8 @@ type Driver struct {
 	split    error // the members belong to two ensembles; nil: not known to
 }
 
-// hold is a node that has a lock. The session may go on for other locks, so the driver itself deletes the node
-// if it was not renewed within its TTL.
+// hold is a node that has a lock. The session may continue for other locks, so the driver itself deletes the
+// node if it was not renewed within its TTL.
 type hold struct {
 	s     *session
 	path  string
@@ -230,8 +230,8 @@ func (d *Driver) forgetSession(s *session) {
 	d.dropSession(s)
 }
 
-// dropSession removes a session from those for new users; false: it was not among them. The caller has the
-// mutex.
+// dropSession removes a session from those that new users may join; false: it was not among them. The caller
+// has the mutex.
 func (d *Driver) dropSession(s *session) bool {
 	some := d.sessions[s.key]
 	i := slices.Index(some, s)

@@ -53,7 +53,7 @@ func TestLockedCounterKeepsEveryIncrement(t *testing.T) {
 					lost.Add(1)
 					done.Add(-1)
 				default:
-					t.Errorf("exit code %d; it said:\n%s", code, run.log.String())
+					t.Errorf("exit code %d; output:\n%s", code, run.log.String())
 				}
 			}
 		})
@@ -72,12 +72,12 @@ func TestLockedCounterKeepsEveryIncrement(t *testing.T) {
 		noted, last, lastToken = noted+1, n, token
 	}
 	if noted < *increments {
-		t.Errorf("%d increments are noted, want %d", noted, *increments)
+		t.Errorf("%d increments are recorded, want %d", noted, *increments)
 	}
-	// An increment is counted and not noted if its lease was lost between the two.
+	// An increment whose lease was lost before its note is counted, but not recorded.
 	got, err := strconv.ParseInt(strings.TrimSpace(b.file("counter")), 10, 64)
 	if err != nil || got < last || got > int64(noted)+lost.Load() {
-		t.Errorf("the counter is %d with %d noted increments and %d lost leases (%v)", got, noted, lost.Load(), err)
+		t.Errorf("counter = %d with %d recorded increments and %d lost leases (%v)", got, noted, lost.Load(), err)
 	}
 }
 
@@ -122,7 +122,7 @@ func runsFinishInOrder(t *testing.T, nodes int) {
 	began := time.Now()
 	for i, r := range runs {
 		if code := r.code(); code != 0 {
-			t.Errorf("run %d: exit code %d; it said:\n%s", i, code, r.log.String())
+			t.Errorf("run %d: exit code %d; output:\n%s", i, code, r.log.String())
 		}
 	}
 	holder.code()
@@ -142,17 +142,17 @@ func runsFinishInOrder(t *testing.T, nodes int) {
 			t.Fatalf("%q: %v", line, err)
 		}
 		if !slices.Contains(waiting, run) {
-			t.Fatalf("run %d had the lock twice; order:\n%s", run, b.file("order"))
+			t.Fatalf("run %d got the lock twice; order:\n%s", run, b.file("order"))
 		}
 		if first := waiting[0]; run != first && at-before < quorum.MaxHandOver {
-			t.Fatalf("run %d was passed over by run %d, %v after the one before; order:\n%s\nit said:\n%s",
+			t.Fatalf("run %d was overtaken by run %d, %v after the one before; order:\n%s\noutput:\n%s",
 				first, run, time.Duration(at-before), b.file("order"), runs[first].log.String())
 		}
 		waiting = slices.DeleteFunc(waiting, func(i int) bool { return i == run })
 		before = at
 	}
 	if len(waiting) > 0 {
-		t.Errorf("runs %v never had the lock", waiting)
+		t.Errorf("runs %v never got the lock", waiting)
 	}
 }
 

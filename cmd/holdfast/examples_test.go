@@ -157,7 +157,7 @@ func TestHelpExamplesWork(t *testing.T) {
 
 	for _, cmd := range cli.Command().Commands() {
 		if name := cmd.Name(); cmd.Runnable() && name != "help" && name != "completion" && !seen[name] {
-			t.Errorf("nothing runs the examples of %s", name)
+			t.Errorf("no test runs the examples of %s", name)
 		}
 	}
 }
@@ -168,7 +168,7 @@ func TestGettingStartedWorks(t *testing.T) {
 	b := newBench(t, 1)
 	text := b.runAndExpect(0, "holdfast", "HOLDFAST_BACKEND=", "HOME="+b.dir, "XDG_CONFIG_HOME="+b.dir)
 	if lines := strings.Count(text, "\n"); lines > 10 {
-		t.Errorf("it says %d lines, want at most 10:\n%s", lines, text)
+		t.Errorf("it prints %d lines, want at most 10:\n%s", lines, text)
 	}
 	var script []string
 	for line := range strings.Lines(text) {
@@ -180,10 +180,10 @@ func TestGettingStartedWorks(t *testing.T) {
 	out := b.runAndExpect(0, "set -e\n"+all, "HOLDFAST_BACKEND=")
 	for _, want := range []string{"I have the lock\n", "VERDICT", "Usage:"} {
 		if !strings.Contains(out, want) {
-			t.Errorf("%q is missing in what the lines print:\n%s", want, out)
+			t.Errorf("the output lacks %q:\n%s", want, out)
 		}
 	}
 	if len(script) < 4 {
-		t.Errorf("it says %q, want more", script)
+		t.Errorf("it prints %q, want more", script)
 	}
 }

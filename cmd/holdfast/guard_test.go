@@ -75,7 +75,7 @@ func TestKilledRunFreesLockAtOnce(t *testing.T) {
 				struck := monotonicNow()
 				unix.Kill(holder.Process.Pid, unix.SIGKILL)
 				if code := next.code(); code != 0 {
-					t.Fatalf("exit code %d; it said:\n%s\nthe guard said:\n%s", code, next.log.String(), holder.log.String())
+					t.Fatalf("exit code %d; output:\n%s\noutput of the guard:\n%s", code, next.log.String(), holder.log.String())
 				}
 				began, err := strconv.ParseInt(strings.TrimSpace(next.out.String()), 10, 64)
 				if err != nil {
@@ -107,7 +107,7 @@ func TestCutOffCommandDiesBeforeLeaseEnds(t *testing.T) {
 		struck := monotonicNow()
 		gone := dead()
 		if code := holder.code(); code != 79 {
-			t.Errorf("round %d: exit code %d, want 79; it said:\n%s", i, code, holder.log.String())
+			t.Errorf("round %d: exit code %d, want 79; output:\n%s", i, code, holder.log.String())
 		}
 		l.note(i, struck, gone, endOfTTL(t, holder.log.String()))
 	})
@@ -127,7 +127,7 @@ func (b *bench) startVictim(flag, name string) (*job, func() int64) {
 			run.ended = ended
 			return run, awaitDeaths(b.t, pids)
 		}
-		b.t.Logf("%s was over before it began:\n%s", name, run.log.String())
+		b.t.Logf("%s ended before it began:\n%s", name, run.log.String())
 		os.Remove(filepath.Join(b.dir, name))
 	}
 }
@@ -175,8 +175,8 @@ func inParallel(n, some int, f func(i int)) {
 	all.Wait()
 }
 
-// ledger records for each round when holdfast was struck, when the group was gone, and when the next holder
-// could begin.
+// ledger records for each round when holdfast was stopped, when the group ended, and when the next holder could
+// begin.
 type ledger struct {
 	t *testing.T
 

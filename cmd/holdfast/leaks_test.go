@@ -61,11 +61,11 @@ func TestLeakSearchDoesNotBlockServer(t *testing.T) {
 		}
 		maps.DeleteFunc(again, func(command string, _ int64) bool { return now[command] == 0 })
 		if len(again) == 0 {
-			t.Logf("none did so in each of %d sweeps", sweep+1)
+			t.Logf("no step was slow in each of %d sweeps", sweep+1)
 			return
 		}
 	}
-	t.Errorf("these hold up the server for more than %d µs, each time: %v", slow, again)
+	t.Errorf("these steps block the server for more than %d µs, each time: %v", slow, again)
 }
 
 // findLeaks finds the planted leaks, with at most so many kB of memory.
@@ -82,7 +82,7 @@ func (b *bench) findLeaks(most int64) {
 		return !alive
 	})
 	if code := j.code(); code != 1 {
-		b.t.Fatalf("exit code %d; it said:\n%s", code, j.log.String())
+		b.t.Fatalf("exit code %d; output:\n%s", code, j.log.String())
 	}
 	var found []redis.Leak
 	if err := json.Unmarshal(j.out.Bytes(), &found); err != nil {
@@ -97,7 +97,7 @@ func (b *bench) findLeaks(most int64) {
 		b.t.Errorf("found %q, want %q", keys, want)
 	}
 	if used > most {
-		b.t.Errorf("it took %d kB, want %d at most", used, most)
+		b.t.Errorf("it used %d kB, want at most %d", used, most)
 	}
 	b.t.Logf("%d kB, %v of processor time", used, j.ProcessState.UserTime()+j.ProcessState.SystemTime())
 }

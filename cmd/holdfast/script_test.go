@@ -310,7 +310,7 @@ func (s *servers) checkEmpty(ts *testscript.TestScript) {
 				queue = err != nil || places != int64(0)
 			}
 			if strings.HasPrefix(name, "lock:") || queue {
-				ts.Fatalf("%s is left on %s", name, server.Addr())
+				ts.Fatalf("%s is still on %s", name, server.Addr())
 			}
 		}
 	}
@@ -369,7 +369,7 @@ func cmdEnded(ts *testscript.TestScript, neg bool, args []string) {
 	file := args[0] + ".code"
 	cmdAwait(ts, false, []string{file, "\n"})
 	if got := strings.TrimSpace(ts.ReadFile(file)); got != args[1] {
-		ts.Fatalf("exit code %s, want %s; it said:\n%s", got, args[1], ts.ReadFile(args[0]+".log"))
+		ts.Fatalf("exit code %s, want %s; output:\n%s", got, args[1], ts.ReadFile(args[0]+".log"))
 	}
 }
 
@@ -393,7 +393,7 @@ func cmdGone(ts *testscript.TestScript, neg bool, args []string) {
 	for _, pid := range pids(ts, args[0]) {
 		if neg {
 			if !alive(pid) {
-				ts.Fatalf("process %d is gone", pid)
+				ts.Fatalf("process %d has ended", pid)
 			}
 			continue
 		}

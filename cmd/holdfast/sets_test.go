@@ -87,7 +87,7 @@ func TestCommandFindsShardOfName(t *testing.T) {
 			t.Error(err)
 		}
 		if code := waiter.code(); code != 0 {
-			t.Errorf("the command that waited: exit code %d:\n%s", code, waiter.log.String())
+			t.Errorf("the waiting command: exit code %d:\n%s", code, waiter.log.String())
 		}
 		lease = acquire()
 		b.checkPrints(0, "", "force-release", name, "--token", fmt.Sprint(lease.Token()), "--reason", "test", "--yes")

@@ -138,7 +138,7 @@ echo on >went-on
 	s.show("echo code=$?\n")
 	s.expect("code=130")
 	if b.file("went-on") != "" {
-		t.Error("the script went on")
+		t.Error("the script continued")
 	}
 }
 
@@ -184,7 +184,7 @@ func TestCommandGetsTerminalOnRequest(t *testing.T) {
 	s.expect("ready> ")
 }
 
-// On a terminal; any other answer deletes nothing.
+// The test runs on a terminal. Any other answer deletes nothing.
 func TestLeaksAreDeletedOnlyAfterConfirmation(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)
@@ -207,7 +207,7 @@ func TestLeaksAreDeletedOnlyAfterConfirmation(t *testing.T) {
 		s.expect("To delete 1 of them, whose holders have to be dead, type yes: ")
 		s.show(c.answer)
 		if code := wait(cmd); code != c.code || there() != c.left {
-			t.Errorf("after %q: exit code %d, want %d; the lock is there: %v", c.answer, code, c.code, there())
+			t.Errorf("after %q: exit code %d, want %d; lock held: %v", c.answer, code, c.code, there())
 		}
 	}
 }

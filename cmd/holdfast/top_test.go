@@ -211,7 +211,7 @@ func TestTopShowsPartialOutage(t *testing.T) {
 	again.awaitTexts("NO MAJORITY", "job", "unknown")
 }
 
-// Also a service without nodes that vote.
+// One of the services has no nodes that vote.
 func TestTopShowsOtherServices(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short starts no other services")

@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// holdfast may signal the script, but not what the script runs as another user. It reports that while the
-// lease is held.
+// holdfast may signal the script, but not the processes that the script runs as another user. It reports that
+// while the lease is held.
 func TestSudoInScriptIsReportedEarly(t *testing.T) {
 	t.Parallel()
 	setpriv, err := exec.LookPath("setpriv")

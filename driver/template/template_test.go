@@ -164,7 +164,7 @@ func (d *plainDriver) Acquire(ctx context.Context, req driver.Request) (driver.G
 func (d *plainDriver) Renew(ctx context.Context, grants []driver.Grant) (out []driver.Renewal) {
 	for _, g := range grants {
 		if g.TTL%time.Second != 0 || g.TTL < 2*time.Second {
-			d.Errorf("a renewal asks for a TTL of %v, which was never granted", g.TTL)
+			d.Errorf("renewal with TTL %v, which was never granted", g.TTL)
 		}
 	}
 	if err := d.sendRequest(ctx, func() { out = d.client.Renew(ctx, grants) }); err != nil {
@@ -177,7 +177,7 @@ func (d *plainDriver) Renew(ctx context.Context, grants []driver.Grant) (out []d
 
 func (d *plainDriver) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	if keep != 0 {
-		d.Errorf("a release asks to keep the lock for %v, which the driver does not declare", keep)
+		d.Errorf("release with MinHold %v, which the driver does not support", keep)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // [Prompt]
 	defer cancel()
@@ -261,7 +261,7 @@ func TestDefaultTTLRespectsMinimum(t *testing.T) {
 			t.Fatal(err)
 		}
 		if left := time.Until(l.Deadline()); left < 25*time.Second {
-			t.Errorf("trusted for %v by default, want about the floor of 30 s", left)
+			t.Errorf("default trust %v, want about the minimum of 30 s", left)
 		}
 	})
 }
@@ -303,10 +303,10 @@ func TestGuardRejectsLeaseWithoutToken(t *testing.T) {
 			t.Fatal(err)
 		}
 		if l.Token() != 0 {
-			t.Fatalf("token %d of a driver without tokens", l.Token())
+			t.Fatalf("token %d from a driver without tokens", l.Token())
 		}
 		var guard fence.Guard
-		err = guard.Do("k", l.Token(), l.Owner(), func() error { t.Error("written without a token"); return nil })
+		err = guard.Do("k", l.Token(), l.Owner(), func() error { t.Error("the guard accepted a write without a token"); return nil })
 		if !errors.Is(err, fence.ErrStale) || !strings.Contains(err.Error(), "needs a token above 0") {
 			t.Errorf("Do() = %v, want ErrStale that says what is missing", err)
 		}
@@ -332,7 +332,7 @@ func TestGrantWithoutTokensIsPassedOn(t *testing.T) {
 					passed++
 				}
 				if e.Token != 0 {
-					t.Errorf("token %d of a driver without tokens", e.Token)
+					t.Errorf("token %d from a driver without tokens", e.Token)
 				}
 			},
 		}})
@@ -356,7 +356,7 @@ func TestGrantWithoutTokensIsPassedOn(t *testing.T) {
 		all.Wait()
 		c.Close()
 		if passed != 3 {
-			t.Errorf("passed on %d times, want 3", passed)
+			t.Errorf("%d hand-overs, want 3", passed)
 		}
 	})
 }

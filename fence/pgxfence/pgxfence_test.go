@@ -111,7 +111,7 @@ func TestUnusedGuardHasZeroToken(t *testing.T) {
 	}
 	err := errors.Join(f.Claim(t.Context(), pool, "k", 9, "a"), f.Forget(t.Context(), pool, "k"), f.Claim(t.Context(), pool, "k", 3, "b"))
 	if err != nil {
-		t.Errorf("a guard that was forgotten: %v", err)
+		t.Errorf("a forgotten guard: %v", err)
 	}
 }
 
@@ -129,7 +129,7 @@ func TestFailedWriteIsRolledBack(t *testing.T) {
 		t.Errorf("balance %d stands", n)
 	}
 	if err := putBalance(t, pool, f, "k", 8, "b", 3); err != nil {
-		t.Errorf("a claim that was rolled back holds: %v", err)
+		t.Errorf("a claim that was rolled back still counts: %v", err)
 	}
 }
 
@@ -215,10 +215,10 @@ func TestAbortedWriteKeepsConnection(t *testing.T) {
 			}
 		}()
 		if err := pool.QueryRow(t.Context(), pid).Scan(&after); err != nil || after != before {
-			t.Errorf("the connection to process %d is lost: %d, %v", before, after, err)
+			t.Errorf("the connection to process %d was lost: %d, %v", before, after, err)
 		}
 		if err := f.Claim(t.Context(), pool, "k", 1, "b"); err != nil { // an older claim that was not rolled back would reject it
-			t.Errorf("a claim after one that was rolled back: %v", err)
+			t.Errorf("a claim after a rolled-back claim: %v", err)
 		}
 		if err := f.Forget(t.Context(), pool, "k"); err != nil {
 			t.Error(err)
@@ -268,7 +268,7 @@ func TestWriteOnDeadConnectionEnds(t *testing.T) {
 			t.Errorf("Do() = %v, want the write's error", err)
 		}
 	case <-time.After(90 * time.Second):
-		t.Error("it does not end")
+		t.Error("the write did not end")
 	}
 	first.Load().Close()
 	pool.Close()

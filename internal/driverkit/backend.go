@@ -61,7 +61,7 @@ func schemeOf(u string) string {
 	return ""
 }
 
-// Schemes returns the schemes of a backend's URLs. Schemes are not secret.
+// Schemes returns the schemes of a backend's URLs, which are not secret.
 func Schemes(backend string) (all []string) {
 	for item := range strings.FieldsSeq(backend) {
 		_, u, _ := splitName(item)

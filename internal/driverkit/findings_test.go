@@ -68,7 +68,7 @@ func TestColdServerIsMeasuredAgain(t *testing.T) {
 	})
 }
 
-// A text that names its fix gets no other fix.
+// A finding that names its fix gets no default fix.
 func TestFindingKeepsItsOwnFix(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ check, text, mend, wantText, wantMend string }{
@@ -128,7 +128,7 @@ func TestEveryCheckIsListed(t *testing.T) {
 		}
 	}
 	if got := slices.Sorted(maps.Keys(seen)); !slices.Equal(got, Checks) {
-		t.Errorf("the doctors have the checks %q, and these are listed: %q", got, Checks)
+		t.Errorf("doctors run the checks %q, and the list has %q", got, Checks)
 	}
 }
 

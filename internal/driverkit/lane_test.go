@@ -42,7 +42,7 @@ func TestLaneServesInOrderOfArrival(t *testing.T) {
 		}
 		free()
 		if want := []int{10, 11, 12, 0, 13, 14, 15, 1, 2}; !slices.Equal(served, want) {
-			t.Errorf("served %v, want %v: what is urgent first, and what began before as every fourth", served, want)
+			t.Errorf("served %v, want %v: urgent claims first, and the oldest every fourth time", served, want)
 		}
 	})
 }
@@ -53,7 +53,9 @@ func TestCancelledLaneWaiterIsSkipped(t *testing.T) {
 		l, free := newBusyLane(driverkit.NewStates("a"))
 		ctx, cancel := context.WithCancel(t.Context())
 		left := make(chan error, 1)
-		go func() { left <- l.Do(ctx, driverkit.Later, nil, func() error { t.Error("it has left"); return nil }) }()
+		go func() {
+			left <- l.Do(ctx, driverkit.Later, nil, func() error { t.Error("the cancelled waiter is still in the lane"); return nil })
+		}()
 		synctest.Wait()
 		served := false
 		go l.Do(t.Context(), driverkit.Later, nil, func() error { served = true; return nil })
@@ -61,16 +63,16 @@ func TestCancelledLaneWaiterIsSkipped(t *testing.T) {
 		cancel()
 		err := <-left
 		if down, ok := errors.AsType[*driver.UnavailableError](err); !ok || len(down.Nodes) > 0 {
-			t.Errorf("%v, want that no node is to blame", err)
+			t.Errorf("TakeTurn() = %v, want no node named", err)
 		}
 		free()
 		if !served {
-			t.Error("the next has not had its turn")
+			t.Error("the next waiter did not get its turn")
 		}
 	})
 }
 
-// A waiter to which the lock was handed needs no turn to confirm it.
+// A waiter that received the lock confirms it without a turn.
 func TestHandOverSkipsLaneQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -83,7 +85,7 @@ func TestHandOverSkipsLaneQueue(t *testing.T) {
 		go l.Do(t.Context(), driverkit.Later, nil, func() error { held = false; return nil })
 		synctest.Wait()
 		if !held {
-			t.Error("its end has given a turn away that it never had")
+			t.Error("the cancelled waiter gave up a turn that it never had")
 		}
 		free()
 	})
@@ -101,12 +103,12 @@ func TestLaneErrorNamesDownNodes(t *testing.T) {
 		defer cancel()
 		err := l.Do(ctx, driverkit.Later, nil, nil)
 		if down, ok := errors.AsType[*driver.UnavailableError](err); !ok || len(down.Nodes) != 2 {
-			t.Errorf("%v, want that two nodes are down", err)
+			t.Errorf("TakeTurn() = %v, want two nodes down", err)
 		}
 	})
 }
 
-// Release waits no longer than others get answers.
+// Release waits as long as other requests get answers, and no longer.
 func TestReleaseWaitsWhileLaneIsServed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -127,17 +129,17 @@ func TestReleaseWaitsWhileLaneIsServed(t *testing.T) {
 			return time.Since(begin), err
 		}
 		if took, err := release(10, nil); err != nil || took < 9*time.Second {
-			t.Errorf("behind ten requests that are answered: %v after %v", err, took)
+			t.Errorf("Release behind ten answered requests: %v after %v", err, took)
 		}
 		if took, err := release(10, errSilent); !errors.Is(err, driver.ErrUnavailable) || took > 3*time.Second {
-			t.Errorf("behind ten requests without an answer: %v after %v", err, took)
+			t.Errorf("Release behind ten unanswered requests: %v after %v", err, took)
 		}
 		time.Sleep(10 * time.Second) // until each has ended
 		calls.Close()
 	})
 }
 
-// Another claim has its turn meanwhile.
+// Meanwhile another claim gets the turn.
 func TestWaitForHolderFreesLane(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -147,7 +149,7 @@ func TestWaitForHolderFreesLane(t *testing.T) {
 		go driverkit.TakeTurn(t.Context(), l, driver.Request{}, false, held, func(context.Context, *int) error { <-free; return driverkit.ErrRetryNow })
 		synctest.Wait()
 		err := driverkit.TakeTurn(t.Context(), l, driver.Request{}, false, func(context.Context) (*int, error) { served = true; return nil, nil },
-			func(context.Context, *int) error { t.Error("a claim with nothing ahead waits"); return nil })
+			func(context.Context, *int) error { t.Error("the claim waited though it was first"); return nil })
 		if err != nil || !served {
 			t.Errorf("TakeTurn() = %v, served: %v", err, served)
 		}
@@ -174,7 +176,7 @@ func TestUrgentClaimComesBeforeOthers(t *testing.T) {
 	})
 }
 
-// It does not wait as long as its caller would.
+// The wait for a turn ends long before the wait of the caller.
 func TestTryLeavesLaneAtItsTimeLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// DefaultRoom is the initial room of a Line.
+// DefaultRoom is the initial limit of a Line.
 const DefaultRoom = 64
 
 // Line gives the requests of one client their turns, first come first served. At most room turns are out at
@@ -33,7 +33,7 @@ const (
 	Later             // requests that begin something
 )
 
-// Turn is a place in a Line.
+// Turn is a position in a Line.
 type Turn struct {
 	Rank  Rank
 	Begin func() // called without a mutex when the turn has come; must not block

@@ -33,7 +33,7 @@ func TestEndedWaitNamesObstacleOnce(t *testing.T) {
 		}
 	}
 	if err := driverkit.WithObstacle(nil, heldError); err != nil {
-		t.Errorf("With(nil, %v) = %v: the wait is not over", heldError, err)
+		t.Errorf("With(nil, %v) = %v, want an error that does not end the wait", heldError, err)
 	}
 }
 

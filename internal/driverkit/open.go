@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// OpenChecked returns d, unless err is set or the first look at the service shows a mistake. A service that is down
-// is no mistake.
+// OpenChecked returns d, unless err is set or the first check of the service finds a mistake in the
+// configuration. A service that is down is not a mistake.
 func OpenChecked[D io.Closer](ctx context.Context, service string, d D, err error, look func(context.Context) error) (D, error) {
 	if err == nil {
 		ctx, cancel := context.WithTimeout(ctx, pace.OpenTime())
@@ -34,8 +34,8 @@ func OpenChecked[D io.Closer](ctx context.Context, service string, d D, err erro
 // warnings is the key under which a context has the logger for the warning of OpenChecked.
 type warnings struct{}
 
-// WithWarnings returns a context that makes OpenChecked warn the logger of opts of a service that is down, if the
-// caller accepts such a service. Otherwise the first call returns the error, without a warning.
+// WithWarnings returns a context for OpenChecked. If the caller accepts a service that is down, OpenChecked
+// then warns the logger of opts about it. Otherwise the first call returns the error, without a warning.
 func WithWarnings(ctx context.Context, opts *driver.OpenOptions) context.Context {
 	if !opts.AllowDown {
 		return ctx

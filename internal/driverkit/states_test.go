@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-// The test repeats this for each server that the client asks first.
+// The test repeats this for each server as the first choice.
 func TestAvailableServersAreAskedFirst(t *testing.T) {
 	t.Parallel()
 	names := []string{"a", "b", "c", "d"}

@@ -63,7 +63,7 @@ func (u *URL) TLS(given *tls.Config) (*tls.Config, error) {
 	return config, nil
 }
 
-// FreshTLS returns config, which TLS returned, with the present contents of the files ca, cert and key.
+// FreshTLS returns config, a result of TLS, with the present contents of the files ca, cert and key.
 func (u *URL) FreshTLS(config *tls.Config) (*tls.Config, error) {
 	ca, cert, key := u.Parameters["ca"], u.Parameters["cert"], u.Parameters["key"]
 	if config == nil || ca+cert == "" {
@@ -119,7 +119,7 @@ func (u *URL) SecretFiles(parameters ...string) (files []string) {
 	return files
 }
 
-// TLSNaming holds the names by which an engine calls the settings of TLS.
+// TLSNaming holds an engine's names for the settings of TLS.
 type TLSNaming struct {
 	Authority, Pair string
 	ServerName      string // empty: only the host can be changed

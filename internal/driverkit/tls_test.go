@@ -67,7 +67,7 @@ func TestCertificateErrorsHaveFixes(t *testing.T) {
 			}
 			text := handshakeError(t, config(c.server), config(c.client))
 			if mend := driverkit.URLNaming.TLSFix(text); !strings.Contains(mend, c.mend) || c.mend == "" && mend != "" {
-				t.Errorf("%q is mended by %q, want %q", text, mend, c.mend)
+				t.Errorf("fix for %q = %q, want %q", text, mend, c.mend)
 			}
 		})
 	}
@@ -99,7 +99,7 @@ func TestExpiredAuthorityIsIgnored(t *testing.T) {
 	signed := tls.Certificate{Certificate: [][]byte{der}, PrivateKey: signer}
 	text := handshakeError(t, &tls.Config{Certificates: []tls.Certificate{signed}}, &tls.Config{RootCAs: roots, ServerName: "localhost"})
 	if mend := driverkit.URLNaming.TLSFix(text); !strings.Contains(mend, "or that of its authority") {
-		t.Errorf("%q is mended by %q", text, mend)
+		t.Errorf("fix for %q = %q", text, mend)
 	}
 }
 

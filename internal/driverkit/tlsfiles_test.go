@@ -50,7 +50,7 @@ func (f *certFiles) copyFile(from, to string) {
 	}
 }
 
-// serverConfig returns a server's configuration with the present files.
+// serverConfig returns a server's configuration with the files as they are now.
 func (f *certFiles) serverConfig() *tls.Config {
 	f.t.Helper()
 	config, err := f.made.Client()
@@ -80,7 +80,7 @@ func configForHost(config *tls.Config, host string) *tls.Config {
 	return config
 }
 
-// A handshake presents the present certificate, and code that checks its expiry sees the same one.
+// A handshake sends the current certificate, and a check of its expiry sees the same certificate.
 func TestHandshakesReadClientFiles(t *testing.T) {
 	t.Parallel()
 	server, client := newFiles(t), newFiles(t)
@@ -101,7 +101,7 @@ func TestHandshakesReadClientFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := client.serverConfig().Certificates[0].Certificate[0]; string(fresh.Certificates[0].Certificate[0]) != string(want) {
-		t.Error("FreshTLS() shows another certificate than that of the file")
+		t.Error("FreshTLS() returned another certificate than the file has")
 	}
 	_, config = client.openURL("ca=" + server.cert + "&cert=" + client.cert + "&key=" + client.key)
 	if text := handshakeError(t, server.serverConfig(), configForHost(config, "127.0.0.1")); text != "" { // this server asks for no client certificate
@@ -109,7 +109,7 @@ func TestHandshakesReadClientFiles(t *testing.T) {
 	}
 }
 
-// The error of the handshake names the files and the fix, and does not look like a fault of the server.
+// The error of the handshake names the files and the fix, and does not blame the server.
 func TestBadClientFilesAreNamed(t *testing.T) {
 	t.Parallel()
 	server, client := newFiles(t), newFiles(t)
@@ -123,11 +123,11 @@ func TestBadClientFilesAreNamed(t *testing.T) {
 		for _, text := range []string{text, err.Error()} {
 			for _, word := range words {
 				if !strings.Contains(text, word) || strings.Contains(text, "PRIVATE KEY") {
-					t.Errorf("%s: %q does not name %s", what, text, word)
+					t.Errorf("%s: error %q does not name %s", what, text, word)
 				}
 			}
 			if mend := driverkit.URLNaming.TLSFix(text); !strings.Contains(mend, "into these files") {
-				t.Errorf("%s: %q is mended by %q", what, text, mend)
+				t.Errorf("%s: fix for %q = %q", what, text, mend)
 			}
 		}
 	}
@@ -155,7 +155,7 @@ func TestNewAuthoritiesReplaceOldOnes(t *testing.T) {
 	server.replace(func(*x509.Certificate) {})
 	server.copyFile(server.cert, ca)
 	if text := handshakeError(t, server.serverConfig(), configForHost(config, "localhost")); !strings.Contains(text, "unknown authority") {
-		t.Errorf("the configuration of before: %q: this test shows nothing", text)
+		t.Errorf("the old configuration fails too: %q", text)
 	}
 	for what, c := range map[string]struct {
 		server     *tls.Config

@@ -144,7 +144,7 @@ func TestMaskHidesPasswords(t *testing.T) {
 		"a=redis://h b=redis://:s3@i":                                               "a=redis://***@i",
 	} {
 		if got := Mask(text); got != want {
-			t.Errorf("%s is shown as %s, want %s", text, got, want)
+			t.Errorf("%s is masked as %s, want %s", text, got, want)
 		}
 	}
 }
@@ -163,7 +163,7 @@ func FuzzMask(f *testing.F) {
 			return
 		}
 		if text := login + "s3cret" + "@host"; strings.Contains(Mask(text), "s3cret") {
-			t.Errorf("%s is shown as %s", text, Mask(text))
+			t.Errorf("%s is masked as %s", text, Mask(text))
 		}
 	})
 }
@@ -181,7 +181,7 @@ func FuzzParse(f *testing.F) {
 		if err == nil {
 			for _, host := range u.Hosts {
 				if at := strings.LastIndex(host, ":"); at <= 0 || at == len(host)-1 {
-					t.Errorf("%q has the host %q", text, host)
+					t.Errorf("host in %q is %q", text, host)
 				}
 			}
 			return

@@ -38,8 +38,7 @@ type Call struct {
 	turn         chan turn // receives one turn while the call is in a queue
 }
 
-// Kind is a use of a key that has several places: as a semaphore, as a reader, as a writer. Kinds are compared
-// with ==.
+// Kind is a use of a key with several places: as a semaphore, a reader or a writer. Kinds are compared with ==.
 type Kind interface {
 	// Places returns the number of locks that belong to the key, in addition to its own.
 	Places() int
@@ -47,7 +46,8 @@ type Kind interface {
 	NoteAt(place int, note string) string
 }
 
-// NewPart returns a call for the lock on key as a part of a. MaxHold and MinHold count for the whole, once it is held.
+// NewPart returns a call for the lock on key as a part of a. MaxHold and MinHold apply to the whole lease, once
+// all its parts are held.
 func (a *Call) NewPart(wait context.Context, key string) *Call {
 	p := *a
 	p.parent, p.isPart, p.Silent = a, true, true
@@ -77,7 +77,7 @@ func (a *Call) Acquire() (*Hold, error) {
 	}
 }
 
-// entry is the position of a call at a lock.
+// entry is the role of a call at its lock.
 type entry struct {
 	lock     *lock
 	place    *list.Element // in the queue of the lock; nil: the call is not queued
@@ -86,7 +86,7 @@ type entry struct {
 	inquiry  *inquiry // inquiry of another caller, which closes known at the next obstacle; nil: this call asks the service
 }
 
-// enterLock finds the position of a at its lock: a asks the service, waits in the queue or, if it does not wait
+// enterLock decides the role of a at its lock: a asks the service, waits in the queue or, if it does not wait
 // for a holder, waits for the obstacle of another caller's inquiry.
 func (a *Call) enterLock() (e entry, err error) {
 	k := a.keeper

@@ -36,7 +36,7 @@ func FromContext(ctx context.Context) *Hold {
 	return h
 }
 
-// givenKey returns the key that the caller gave for the lock on key at place p.
+// givenKey returns the key that the caller passed for the lock on key at place p.
 func (p Place) givenKey(key string) string { return cmp.Or(p.Of, key) }
 
 // Key returns the key of the lock.
@@ -48,7 +48,7 @@ func (h *Hold) Token() int64 { return h.token }
 // Owner returns the owner id.
 func (h *Hold) Owner() string { return h.owner }
 
-// Place returns the place that the hold is on, or zero if it is on none.
+// Place returns the hold's place, or zero if it has none.
 func (h *Hold) Place() Place { return h.place }
 
 // Context returns a context with the values of the caller's context. It ends with the hold, and its cause is

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// A waiter in line may leave at the moment in which it is granted the slot. The slot is then released. The
-// test runs in real time, because it delays the grant with a mutex.
+// A waiter may be cancelled just when it is granted the slot. The slot is then released. The test runs in real
+// time, because it delays the grant with a mutex.
 func TestSlotGrantedToCancelledWaiterIsReturned(t *testing.T) {
 	t.Parallel()
 	drv, events := memory.New(1), &recorder{}
@@ -58,12 +58,12 @@ func TestSlotGrantedToCancelledWaiterIsReturned(t *testing.T) {
 	ctx, cancel = context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	if _, err := obtain(ctx, peer, "k#0"); err != nil {
-		t.Errorf("the slot that nobody has: %v", err)
+		t.Errorf("freed an unused slot: %v", err)
 	}
 }
 
-// The next holder may release the lease before the goroutine of the previous holder has continued. The event
-// of the hand-over still comes first.
+// The next holder may release the lease before the previous holder's goroutine continues. The hand-over event
+// still comes first.
 func TestHandOverEventPrecedesNextRelease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestLeaseEndedDuringSuspendIsLost(t *testing.T) {
 			t.Errorf("the lease ended with %v, want ErrExpired", cause)
 		}
 	case <-time.After(30 * time.Second): // half of the TTL
-		t.Error("30 s after the machine woke up the lease still stands")
+		t.Error("the lease is still held 30 s after the suspend")
 	}
 }
 
@@ -177,7 +177,7 @@ func TestWriterMarginCoversAllItsLocks(t *testing.T) {
 			over := h.term.ended
 			k.mu.Unlock()
 			if cause := context.Cause(h.Context()); over || !errors.Is(cause, ErrExpired) {
-				t.Errorf("%q: the lock is let go: %v, and the context ended with %v; want that alone, 1 s before the deadline", h.Key(), over, cause)
+				t.Errorf("%q: released: %v, context ended with %v; want only that, 1 s before the deadline", h.Key(), over, cause)
 			}
 		}
 	})
@@ -206,18 +206,18 @@ func TestStarvedClientRequestsWholeTTL(t *testing.T) {
 		}
 		time.Sleep(5500 * time.Millisecond)
 		if !renews() {
-			t.Error("a watchdog in time asks for a confirmation")
+			t.Error("a punctual watchdog wants confirmation")
 		}
 		k.mu.Lock()
 		late := k.watch.sleeps.Add(300 * time.Millisecond)
 		k.mu.Unlock()
 		k.collectDue(late)
 		if renews() {
-			t.Error("a watchdog that comes late asks for no confirmation")
+			t.Error("a late watchdog wants no confirmation")
 		}
 		time.Sleep(time.Minute)
 		if !renews() {
-			t.Error("a watchdog that is in time again still asks for a confirmation")
+			t.Error("a punctual watchdog still wants confirmation")
 		}
 	})
 }
@@ -234,11 +234,11 @@ func TestEventContextFindsValuesWithoutAllocation(t *testing.T) {
 	child, cancelChild := context.WithCancel(c)
 	defer cancelChild()
 	if child.Err() != nil {
-		t.Error("its child ends")
+		t.Error("the child context ended")
 	}
 	if n := testing.AllocsPerRun(100, func() {
 		if c.Value(key{}) != "value" {
-			t.Error("it has no value")
+			t.Error("the context lost its value")
 		}
 	}); n > 0 {
 		t.Errorf("%v allocations for a value", n)

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-// Place names one of the locks that belong to a key. The zero value names none.
+// Place names one of the locks that belong to a key. The zero value is no place.
 type Place struct {
 	Of     string // the key
 	Number int
@@ -45,13 +45,13 @@ func (a *Call) TryPlace(wait context.Context, number int) (*Hold, error) {
 	return try.Acquire()
 }
 
-// lineKey identifies a line: its callers use one key in the same way.
+// lineKey identifies a line by the key and its use.
 type lineKey struct {
 	key  string
 	kind Kind
 }
 
-// requestSpec holds the options that change the request to the service.
+// requestSpec holds the options that affect the request to the service.
 type requestSpec struct {
 	ttl               time.Duration
 	renews, adoptable bool
@@ -191,8 +191,7 @@ func (q *line) obstacleLocked() error {
 }
 
 // knownHolderLocked returns a holder of a place, with the number of waiters in other processes. It returns nil
-// until there is an answer about each place, because one of them may be free, and if no place is known to be
-// held.
+// if no place is known to be held, and until each place has an answer, because one of them may be free.
 func (q *line) knownHolderLocked() *driver.HeldError {
 	if slices.ContainsFunc(q.places, func(s placeState) bool { return !s.answered }) {
 		return nil

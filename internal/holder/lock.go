@@ -21,8 +21,7 @@ type lock struct {
 
 func (s *lock) isTakenLocked() bool { return s.term != nil || s.asking != nil }
 
-// currentObstacleLocked returns the obstacle of a call in this process; nil: there is none, or it is still
-// unknown.
+// currentObstacleLocked returns the obstacle of calls in this process; nil: unknown, or none.
 func (s *lock) currentObstacleLocked() error {
 	switch {
 	case s.asking != nil:
@@ -80,7 +79,7 @@ func (t *term) successorLocked(now time.Time) *Call {
 	return nil
 }
 
-// handOverLocked ends t's present user and hands t over to a.
+// handOverLocked ends the hold of t's present user and gives t to a.
 func (t *term) handOverLocked(a *Call, now time.Time) followUp {
 	e := t.endHoldsLocked(nil, now)
 	for _, h := range t.user.holds {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// The monotonic clock stops while the machine sleeps, and the wall clock may be set. The end of a lease has
-// both readings, and the earlier one counts.
+// The end of a lease has a monotonic and a wall clock reading. The monotonic clock stops while the machine
+// sleeps, and the wall clock may be set, so the earlier end counts.
 func TestTrustEndsByLaterOfTwoClocks(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

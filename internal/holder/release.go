@@ -23,8 +23,7 @@ type followUp struct {
 	keep    time.Duration // time that the service keeps the lock after the release
 }
 
-// isLoss reports whether the lease was lost: neither its holder nor ReleaseAll released it, and it was not
-// detached.
+// isLoss reports whether the lease was lost, and neither released nor detached.
 func (e *followUp) isLoss() bool {
 	return e.cause != nil && errors.Is(e.cause, driver.ErrLost) && !errors.Is(e.cause, errReleasedByClose)
 }
@@ -87,9 +86,9 @@ func (h *Hold) endHoldLocked(now time.Time) followUp {
 // service answers within it, the call leaves no lock behind.
 const releaseGrace = 100 * time.Millisecond
 
-// ReleaseUnused releases holds that their caller does not get. It blocks until the service has answered, or
-// until a moment after the end of wait. The releases continue then, each as long as a Release, and Close waits
-// for them. A failed release is an event, and its lock expires with its TTL.
+// ReleaseUnused releases holds that are not returned to their caller. It blocks until the service has answered,
+// or until a moment after the end of wait. The releases continue then, each as long as a Release, and Close
+// waits for them. A failed release is an event, and its lock expires with its TTL.
 func ReleaseUnused(wait context.Context, holds []*Hold) {
 	if len(holds) == 0 {
 		return

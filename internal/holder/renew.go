@@ -18,9 +18,9 @@ import (
 const maxBatch = 512
 
 // planRenewalLocked sets the time at which the watchdog looks at t next: RenewEvery after the last grant or
-// renewal, and at the end of t. A grant that began with little trust is renewed soon. So is a grant that
-// perhaps only a bare majority of the nodes has given, but not at once: many locks are held for a shorter
-// time, and need no renewal.
+// renewal, and at the end of t. A grant that began with little trust is renewed soon. So is a grant that may
+// have only a bare majority of the nodes, but not at once: many locks are released before that and need no
+// renewal.
 func (t *term) planRenewalLocked() {
 	every, room := t.user.renewEvery(t.grant.TTL), t.grantedFor-t.user.Margin
 	wait := min(every, room*3/4)
@@ -83,8 +83,8 @@ type renewalGroup struct{ left, span int }
 
 // collectDue removes the terms that are due for renewal from the schedule, and ends the expired ones. Renewals
 // may come a small part of their interval early, so that many leases are renewed together and the watchdog
-// wakes seldom. Groups keep renewals apart that have different times for their answers: a renewal neither
-// waits for one with a longer TTL, nor is shortened by one that is nearly over.
+// wakes seldom. Leases with similar remaining trust form a group, so that no renewal waits for a lease with a
+// longer TTL, or gets less time because of a lease that is nearly over.
 func (k *Keeper) collectDue(now time.Time) (due map[renewalGroup][]*term, lost []followUp) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -96,7 +96,7 @@ func waitUntil(t *testing.T, k *Keeper, holds func() bool) {
 			return
 		}
 	}
-	t.Fatal("not within a minute")
+	t.Fatal("condition not met within a minute")
 }
 
 // shiftMonotonic moves the monotonic reading of t by d, which otherwise only a suspend does. (In a bubble of package

@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// A waiter may leave just when its turn comes, or StopAcquiring dismisses it: then no call uses the key.
+// A waiter may leave, or StopAcquiring may dismiss it, just when its turn comes. Then no call uses the key.
 func TestObstacleIsNilWithoutWaiters(t *testing.T) {
 	t.Parallel()
 	if err := (&lock{}).currentObstacleLocked(); err != nil {
@@ -35,20 +35,20 @@ func TestWaitersAskInOrderOfArrival(t *testing.T) {
 	w.joinLocked(second)
 	w.passInquiryLocked()
 	if got, ok := receivedTurn(first); !ok || got.err != nil || got.hold != nil {
-		t.Errorf("the first waiter got %v, %v; want that it asks", got, ok)
+		t.Errorf("first waiter: %v, %v; want it to ask the service", got, ok)
 	}
 	if _, ok := receivedTurn(second); ok {
-		t.Error("two ask at once")
+		t.Error("two waiters ask the service at once")
 	}
 	if !errors.Is(w.asking.obstacle, driver.ErrUnavailable) {
-		t.Errorf("the obstacle is %v; want the last one until there is a newer one", w.asking.obstacle)
+		t.Errorf("obstacle = %v; want the last one until a newer one is known", w.asking.obstacle)
 	}
 	w.passInquiryLocked()
 	if _, ok := receivedTurn(second); !ok {
-		t.Error("the second waiter does not ask")
+		t.Error("the second waiter does not ask the service")
 	}
 	if w.passInquiryLocked(); w.asking != nil {
-		t.Error("an inquiry without a call")
+		t.Error("inquiry of an unused key")
 	}
 }
 
@@ -64,13 +64,13 @@ func TestWaiterBeyondMaxWaitersLeavesQueue(t *testing.T) {
 	}
 	w.reportLocked(&driver.HeldError{Waiters: 0})
 	if _, ok := receivedTurn(all[0]); ok {
-		t.Error("a waiter left that has one before it, and allows two")
+		t.Error("a waiter with one ahead and MaxWaiters 2 was rejected")
 	}
 	if got, ok := receivedTurn(all[1]); !ok || !errors.Is(got.err, driver.ErrHeld) {
-		t.Errorf("a waiter that has two before it, and allows two, got %v, %v; want ErrHeld", got, ok)
+		t.Errorf("a waiter with two ahead and MaxWaiters 2: %v, %v; want ErrHeld", got, ok)
 	}
 	w.reportLocked(&driver.HeldError{Waiters: 50}) // later waiters end no wait
 	if n := w.queue.Len(); n != 2 {
-		t.Errorf("%d calls wait, want 2", n)
+		t.Errorf("%d callers wait, want 2", n)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// marker is the part of a node's marker about its admission. The other part holds the settings on which its
-// clients agree.
+// marker is the admission part of a node's marker. The other part holds the settings on which its clients
+// agree.
 type marker struct {
 	run string // run of the server in which the node was last admitted; "": none
 	// durable is set if the node, in that run, wrote to disk before it answered and can read its data back.

@@ -128,7 +128,7 @@ func AnswerOf(ok bool) Answer {
 	return No
 }
 
-// State is the memory of one client about one node. The zero value remembers nothing.
+// State holds what one client remembers about one node. The zero value remembers nothing.
 type State struct {
 	Admitted []string      // runs in which the client saw the node admitted, in order; the slice is never changed in place
 	Waiting  string        // marker of the quarantine that the client watches, while it does not change
@@ -145,7 +145,7 @@ type Verdict struct {
 	SkipsQuarantine bool // Write admits a node that may have forgotten locks, because of NoQuarantine
 }
 
-// Decide returns the next step for a node, from the client's memory and its present observation.
+// Decide returns the next step for a node, from the client's state and its present observation.
 func (r Rules) Decide(s State, o Observation) (State, Verdict) {
 	switch {
 	case r.Guarded() && o.Run == "":
@@ -167,8 +167,8 @@ func (r Rules) Decide(s State, o Observation) (State, Verdict) {
 	case s.remembersShard(m, o):
 		return s, r.admitNode(o)
 	}
-	// A client that calls the node by another name cannot distinguish the node's own marker from a copy. It
-	// leaves the decision to clients that can, and so does not delay all of them.
+	// A client that uses another name for the node cannot distinguish the node's own marker from a copy. It
+	// leaves the decision to clients that can, so that it does not delay them.
 	remembers := m.run != "" && m.durable != "" && !s.knowsLaterRun(m.run, o.Run)
 	if remembers && o.Durable == NotAsked {
 		return s, Verdict{AskDurable: true}

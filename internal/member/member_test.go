@@ -101,7 +101,7 @@ func (n *server) newBase() string {
 func (n *server) checkVotes(c *client) {
 	n.Helper()
 	if err := n.observeAndDecide(c); err != nil {
-		n.Errorf("with %q it does not vote: %v", n.marker, err)
+		n.Errorf("with %q the node does not vote: %v", n.marker, err)
 	}
 }
 
@@ -138,7 +138,7 @@ func TestNewNodeSitsOutQuarantineOnce(t *testing.T) {
 	n.advanceClock(time.Second, c)
 	n.checkVotes(c)
 	if want := "n=3 v=3 maxttl=60000 run=r1 floor=" + n.newBase(); n.marker != want {
-		t.Errorf("the marker is %q, want %q", n.marker, want)
+		t.Errorf("marker = %q, want %q", n.marker, want)
 	}
 	n.checkVotes(newClient(threeNodeRules)) // one client's wait is enough for all
 }
@@ -269,8 +269,8 @@ func TestSettingBothClocksDoesNotEndQuarantine(t *testing.T) {
 	n.checkVotes(local) // by its own monotonic clock
 }
 
-// Even programs that run for a second each, as from cron, complete a quarantine. They have only wall clocks, and setting
-// a clock may fake one of the two periods.
+// Even programs that run for a second each, as from cron, complete a quarantine. They compare wall clocks, and
+// setting a clock may fake one of the two periods.
 func TestShortLivedClientsCompleteQuarantine(t *testing.T) {
 	n := newServer(t)
 	brief := func() *client {
@@ -317,7 +317,7 @@ func TestDurableNodeVotesAtOnce(t *testing.T) {
 		n.advanceClock(time.Second, c)
 		n.checkVotes(c)
 		if want := "n=3 v=3 maxttl=60000 run=r2 durable=a:1 floor=" + floor; n.marker != want {
-			t.Errorf("the marker is %q, want %q", n.marker, want)
+			t.Errorf("marker = %q, want %q", n.marker, want)
 		}
 	})
 	t.Run("it is no more", func(t *testing.T) {
@@ -482,7 +482,7 @@ func TestOtherVersionIsNamedInConflict(t *testing.T) {
 	for _, r := range []Rules{threeNodeRules, singleRules, failoverRules} {
 		n.marker = ""
 		if _ = n.observeAndDecide(newClient(r)); !strings.Contains(n.marker, " v=") {
-			t.Errorf("%q is a marker of version 1", n.marker)
+			t.Errorf("%q was parsed as a marker of version 1", n.marker)
 		}
 	}
 }
@@ -493,7 +493,7 @@ func TestSingleNodeMarkerOmitsMaxTTL(t *testing.T) {
 	n.checkVotes(newClient(singleRules))
 	n.checkVotes(newClient(Rules{Nodes: 1, MaxTTL: time.Hour}))
 	if want := "n=1 v=3 run=r1 floor=" + n.newBase(); n.marker != want {
-		t.Errorf("the marker is %q, want %q", n.marker, want)
+		t.Errorf("marker = %q, want %q", n.marker, want)
 	}
 }
 
@@ -504,16 +504,16 @@ func TestSingleNodeRestartsTokensEachRun(t *testing.T) {
 	n.advanceClock(time.Second, c)
 	n.checkVotes(c)
 	if want := "n=1 v=3 run=r2 floor=" + n.newBase(); n.marker != want {
-		t.Errorf("the marker is %q, want %q", n.marker, want)
+		t.Errorf("marker = %q, want %q", n.marker, want)
 	}
 	n.run = "" // behind a proxy
 	marker := n.marker
 	if n.checkVotes(c); n.marker != marker {
-		t.Errorf("a client that sees no run has made %q of %q", n.marker, marker)
+		t.Errorf("a client without a run id wrote %q over %q", n.marker, marker)
 	}
 	n.marker = ""
 	if n.checkVotes(c); n.marker != "n=1 v=3" {
-		t.Errorf("without a run the marker is %q", n.marker)
+		t.Errorf("without a run id: marker %q", n.marker)
 	}
 }
 
@@ -571,18 +571,18 @@ func TestNewMasterStartsTokensAtClock(t *testing.T) {
 	n, c := newFailoverServer(t)
 	first := n.markerFloor()
 	if want := noon.Add(quarantine).UnixMicro() - 31; first != want {
-		t.Errorf("%q: the floor is %d, want %d", n.marker, first, want)
+		t.Errorf("%q: floor = %d, want %d", n.marker, first, want)
 	}
 	n.advanceClock(time.Hour, c)
 	n.restart("r2/old", false)
 	n.checkWaits(c)
 	if floor := n.markerFloor(); floor != 0 {
-		t.Errorf("%q: it has the floor of another run", n.marker)
+		t.Errorf("%q: has the floor of another run", n.marker)
 	}
 	n.advanceClock(quarantine, c)
 	n.checkVotes(c)
 	if floor := n.markerFloor(); floor != first+(time.Hour+quarantine).Microseconds() {
-		t.Errorf("%q: the floor is %d", n.marker, floor)
+		t.Errorf("%q: floor = %d", n.marker, floor)
 	}
 }
 
@@ -621,10 +621,10 @@ func TestNodeWithoutRunIDVotesOnlyAlone(t *testing.T) {
 	n.checkVotes(newClient(singleRules))
 	floor, err := Floor(n.marker, n.run, noon.UnixMicro(), noon.UnixMicro())
 	if want := n.newBase(); err != nil || strconv.FormatInt(floor, 10) != want {
-		t.Errorf("its tokens begin at %d, %v, want %s", floor, err, want)
+		t.Errorf("tokens begin at %d, %v, want %s", floor, err, want)
 	}
 	if _, err := Floor(n.marker, n.run, noon.UnixMicro(), noon.Add(61*time.Second).UnixMicro()); !errors.Is(err, ErrClocks) {
-		t.Errorf("where clocks differ by 61 s: %v, want ErrClocks", err)
+		t.Errorf("clocks 61 s apart: %v, want ErrClocks", err)
 	}
 }
 
@@ -661,7 +661,7 @@ func TestReadOnlyClientDoesNotWrite(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, of.want)
 		}
 		if n.marker != of.n.marker {
-			t.Errorf("%s: it has written %q", name, n.marker)
+			t.Errorf("%s: wrote %q", name, n.marker)
 		}
 	}
 }
@@ -729,7 +729,7 @@ func TestVerdictReportsSkippedQuarantine(t *testing.T) {
 	}
 }
 
-// To learn whether a server is durable takes several commands.
+// Several commands are needed to learn whether a server is durable.
 func TestDurabilityIsAskedOnlyWhenNeeded(t *testing.T) {
 	t.Parallel()
 	for marker, want := range map[string]bool{
@@ -748,7 +748,7 @@ func TestDurabilityIsAskedOnlyWhenNeeded(t *testing.T) {
 	}
 }
 
-// The model checker continues from each state of a client several times.
+// The model checker continues several times from each state of a client.
 func TestDecideDoesNotMutateState(t *testing.T) {
 	t.Parallel()
 	c := newClient(threeNodeRules)
@@ -776,10 +776,10 @@ func FuzzMarker(f *testing.F) {
 			Marker: c.markerPrefix() + text, Name: "a:1", Run: "r1", Durable: Yes, Client: 1, Node: 1,
 		})
 		if m, _ := parseMarker(text); v.Votes && m.run != "r1" {
-			t.Errorf("%q lets it vote", text)
+			t.Errorf("%q admitted the node", text)
 		}
 		if strings.Contains(v.Write, "run=r1") && !strings.Contains(text, "run=r1") && !strings.Contains(text, "durable=a:1") {
-			t.Errorf("%q lets it vote", text)
+			t.Errorf("%q admitted the node", text)
 		}
 	})
 }

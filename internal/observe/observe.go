@@ -57,7 +57,7 @@ type Resource interface {
 	Renewed(late, left time.Duration, result string)
 }
 
-// Counts holds the present numbers of a class.
+// Counts holds the current numbers of a class.
 type Counts struct{ Waiters, Held, AtRisk int }
 
 // classState is one class of keys.
@@ -67,7 +67,7 @@ type classState struct {
 	Counts
 }
 
-// lease is a lease that is held.
+// lease is a held lease.
 type lease struct {
 	of     *classState
 	atRisk bool
@@ -288,7 +288,7 @@ func callBoth[E any](first, second func(E)) func(E) {
 	}
 }
 
-// reason is a word for the errors that match err.
+// reason is the label for errors that match err.
 type reason struct {
 	err  error
 	word string
@@ -309,10 +309,10 @@ var losses = []reason{
 	{holdfast.ErrGone, "gone"},
 }
 
-// FailureReason returns a word for the reason why a call got no lease.
+// FailureReason returns the label for the reason why a call got no lease.
 func FailureReason(err error) string { return reasonWord(failures, err) }
 
-// LossReason returns a word for the reason why a lease was lost.
+// LossReason returns the label for the reason why a lease was lost.
 func LossReason(err error) string { return reasonWord(losses, err) }
 
 func reasonWord(all []reason, err error) string {

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Time is measured by two clocks, and the one that shows more elapsed time counts. Go's
-// monotonic clock stops while the machine sleeps, and the clocks of the nodes do not; the wall clock can be
-// set. A larger elapsed time makes a lease look older than it is, which is safe.
+// Two clocks measure time, and the one that shows more elapsed time counts. Go's monotonic clock stops while
+// the machine sleeps, unlike the clocks of the nodes. The wall clock can be set. A larger elapsed time makes a
+// lease look older than it is, which is safe.
 
 // Drift returns the part of a TTL by which the clocks of client and service may differ: the share for
 // different rates that the Redlock page asks for, and a constant for the precision of the expiry. Trust in a
@@ -33,8 +33,8 @@ type Clock struct {
 	last atomic.Pointer[step]
 }
 
-// step is a step of the wall clock, with the sum of all steps. One pointer holds both, so that no reader sees
-// a step without its sum.
+// step is a step of the wall clock and the sum of all steps. One pointer holds both, so that no reader sees one
+// without the other.
 type step struct {
 	mono int64 // monotonic time at which a reader noticed the step
 	lead int64 // wall minus monotonic time elapsed since base

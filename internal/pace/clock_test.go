@@ -31,7 +31,7 @@ func TestClockFollowsForwardJumpsOnly(t *testing.T) {
 	}
 }
 
-// Each reading after a suspend counts it, also while another reader is about to record it.
+// Each reading after a suspend includes the suspend, also while another reader records it.
 func TestEachClockReadingCountsSuspend(t *testing.T) {
 	t.Parallel()
 	for range 30_000 {
@@ -90,7 +90,7 @@ func TestWorseOfTwoClocksMeasuresTime(t *testing.T) {
 	}
 }
 
-// A clock counts on by one reading if the other one stops.
+// If one of the two readings stops, the clock continues by the other.
 func TestClockUsesBothReadings(t *testing.T) {
 	t.Parallel()
 	for name, base := range map[string]time.Time{

@@ -9,7 +9,7 @@ const (
 	LongPause  = 500 * time.Millisecond
 )
 
-// Times for the end of a client, a lease or a program. People wait for it, and a lock that is not released
+// Timeouts for the end of a client, a lease or a program. People wait for them, and a lock that is not released
 // expires with its TTL.
 
 // CloseTime returns how long Close waits for requests that are in progress.
@@ -25,9 +25,9 @@ func FinishTime() time.Duration { return Scale(100 * time.Millisecond) }
 // EventsTime returns how long Close waits for slow hooks.
 func EventsTime() time.Duration { return Scale(time.Second) }
 
-// Times for the start of a client.
+// Timeouts for the start of a client.
 
-// OpenTime bounds the first look at a service. A service that is down does not keep a client from starting.
+// OpenTime bounds the first check of a service. A service that is down does not keep a client from starting.
 func OpenTime() time.Duration { return Scale(5 * time.Second) }
 
 // ConnectTime bounds the connection to a database: name lookup, TCP, TLS and login.
@@ -43,15 +43,15 @@ func LoginTime() time.Duration { return Scale(5 * time.Second) }
 // MakeTablesTime bounds the creation of the tables of SQLite, by one of many programs that start at once.
 func MakeTablesTime() time.Duration { return Scale(10 * time.Second) }
 
-// Times for requests that do not depend on a TTL.
+// Timeouts of requests that do not depend on a TTL.
 
-// CallTime bounds the answer of one of several servers. The others are asked after it.
+// CallTime bounds the answer of one of several servers. After it the client asks the next server.
 func CallTime() time.Duration { return Scale(2 * time.Second) }
 
-// AskTime bounds one request to a Redis node that people wait for.
+// AskTime bounds a request to one Redis node on behalf of a person, such as Inspect.
 func AskTime() time.Duration { return Scale(time.Second) }
 
-// FindShardTime bounds the time after its deadline that a release searches for its shard.
+// FindShardTime bounds the search for a release's shard after the release's deadline.
 func FindShardTime() time.Duration { return Scale(time.Second) }
 
 // AskHolderTime bounds the request for the name of a lock's holder. Without an answer the error has no name.
@@ -66,13 +66,13 @@ func ConfirmTime() time.Duration { return Scale(time.Second) }
 // LookTime bounds a request to ZooKeeper for which the caller sets no bound.
 func LookTime() time.Duration { return Scale(10 * time.Second) }
 
-// CheckTime bounds the request whether an alert about a lease is true.
+// CheckTime bounds the request that verifies an alert about a lease.
 func CheckTime() time.Duration { return Scale(time.Second) }
 
 // NotifyTime bounds a notification of PostgreSQL to the client's own connection.
 func NotifyTime() time.Duration { return Scale(2 * time.Second) }
 
-// Times after which a service or a process counts as silent, and not only as slow.
+// Times of silence after which a service or a process counts as stopped, not only as busy.
 
 // OverdueTime is the time without an answer after which errors name a node, and requests that do not need the node
 // stop waiting for it. It is long compared with any network path, and short compared with the time of a
@@ -90,7 +90,7 @@ func TurnTime() time.Duration { return Scale(time.Second) }
 // busy.
 func StandstillTime() time.Duration { return Scale(2 * time.Second) }
 
-// Times for a diagnosis.
+// Timeouts of a diagnosis.
 
 // ExamTime bounds all checks of a database.
 func ExamTime() time.Duration { return Scale(10 * time.Second) }
@@ -101,7 +101,7 @@ func ExamNodeTime() time.Duration { return Scale(15 * time.Second) }
 // ExamStepTime bounds one check of a Redis node.
 func ExamStepTime() time.Duration { return Scale(3 * time.Second) }
 
-// Times of the command.
+// Timeouts of the command.
 
 // HintTime bounds a request of the command that only improves a message.
 func HintTime() time.Duration { return Scale(2 * time.Second) }
@@ -115,13 +115,13 @@ func DoctorTime() time.Duration { return Scale(30 * time.Second) }
 // DemoTime bounds a demonstration, which takes five seconds on a quiet machine.
 func DemoTime() time.Duration { return Scale(18 * time.Second) }
 
-// BrowserTime bounds the time of a browser to send a request, or to read a response.
+// BrowserTime bounds a browser's time to send a request, or to read a response.
 func BrowserTime() time.Duration { return Scale(10 * time.Second) }
 
-// LastPagesTime bounds the time that a console waits at its end for responses in progress.
+// LastPagesTime bounds the time that a console waits for responses in progress when it ends.
 func LastPagesTime() time.Duration { return Scale(3 * time.Second) }
 
-// ManagerTime bounds the time of the service manager to receive a message.
+// ManagerTime bounds the service manager's time to receive a message.
 func ManagerTime() time.Duration { return Scale(time.Second) }
 
 // WriteTime bounds the time that the command waits for a reader of a FIFO.

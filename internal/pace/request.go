@@ -2,8 +2,7 @@ package pace
 
 import "time"
 
-// Service is a kind of service, by the way in which it answers a request about a lock. The time for an answer
-// depends on it.
+// Service is a kind of service. Its kind determines the time for one request about a lock.
 type Service int
 
 // The kinds of services.

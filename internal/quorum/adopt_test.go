@@ -22,7 +22,7 @@ func TestAdopterNeedsQuorum(t *testing.T) {
 	p.check("held", p.c.Phase == Held && p.c.Token == 132)
 }
 
-// The silent node may have executed the request, which only the node itself can tell.
+// The silent node may have executed the request. Only another request can tell.
 func TestAdopterRetriesUnansweredNode(t *testing.T) {
 	t.Parallel()
 	p := adoptingClaim(t, 3)

@@ -101,7 +101,7 @@ func (a *Actions) yieldAsks(before uint32, c *Claim, at int64, owners Owners, yi
 	}
 }
 
-// Reply is the answer of a node. The claim needs its Event; the other fields are for error texts.
+// Reply is the answer of a node. The claim uses its Event. The other fields are for error texts.
 type Reply struct {
 	Event
 

@@ -43,7 +43,7 @@ func TestOnlySubscribedNodesGetStamp(t *testing.T) {
 	c := Claim{N: 5, TTL: lease, Stamp: 77}
 	for ask := range fullActions.Asks(0, &c, 0, Owners{}) {
 		if ask.Kind == AskAcquire && (ask.Stamp == 77) != fullActions.Stamped.Has(ask.Node) {
-			t.Errorf("node %d is sent stamp %d", ask.Node, ask.Stamp)
+			t.Errorf("node %d received stamp %d", ask.Node, ask.Stamp)
 		}
 	}
 }
@@ -68,7 +68,7 @@ func TestOnlyRegainedNodesRestoreLock(t *testing.T) {
 	}
 }
 
-// Each request reaches its script with its arguments.
+// Each kind of request runs its script with the right arguments.
 func TestLockAnswersEachRequest(t *testing.T) {
 	const now = noon
 	mine := Lock{Owner: "a", Token: base, Until: now/1000 + ttl, Fence: firstBlockEnd}
@@ -112,7 +112,7 @@ func TestLockAnswersEachRequest(t *testing.T) {
 	}
 }
 
-// A lock that is released without a hand-over is free for everybody, even if somebody waits.
+// A release without a hand-over frees the lock for everybody, even if clients wait.
 func TestReleaseWithoutHandOverFreesLock(t *testing.T) {
 	const now = 1_000_000
 	l := Lock{Owner: "a", Token: 69, Until: now, Fence: 100, Queue: Queue("").With(Place{Owner: "b", Stamp: 1, Until: now})}

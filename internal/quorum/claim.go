@@ -278,7 +278,7 @@ func (c *Claim) countAnswer(e *Event) {
 	case e.Kind == Failed:
 	default:
 		c.Sends[e.Node] = sendsCertain
-		// A single slow round trip, as in an outage, soon stops counting.
+		// A single slow round trip, as in an outage, soon loses its effect.
 		c.RoundTrip = max(min(e.At-e.Sent, RequestTimeout(c.TTL)), c.RoundTrip-c.RoundTrip/8)
 		c.Answered[e.Node] = max(c.Answered[e.Node], e.Sent)
 	}

@@ -58,13 +58,13 @@ func (p *claimTest) step(e Event) {
 		a.at, a.ttl, a.id, a.epoch = p.now, p.c.TTL, p.c.ID, p.c.Epoch[n]
 	}
 	if alarm := p.c.Alarm(); e.Kind == Tick && alarm != 0 && alarm <= p.now {
-		p.t.Fatalf("wants a tick for ever: %+v", p.c)
+		p.t.Fatalf("the claim requests ticks without end: %+v", p.c)
 	}
 	if p.last.FreshID && p.last.GiveBack|p.last.Commit != 0 {
-		p.t.Fatalf("gives back on %b and commits on %b under the fresh id", p.last.GiveBack, p.last.Commit)
+		p.t.Fatalf("gives back on %b and commits on %b under the new id", p.last.GiveBack, p.last.Commit)
 	}
 	if w := p.last.Acquire & p.last.GiveBack; w != 0 {
-		p.t.Fatalf("asks and gives back at once on %b", w)
+		p.t.Fatalf("acquires and gives back at once on %b", w)
 	}
 }
 
@@ -108,7 +108,7 @@ func (p *claimTest) answerAll(kind Kind, nodes ...int) {
 func (p *claimTest) tick() {
 	p.t.Helper()
 	if p.now = p.c.Alarm(); p.now == 0 {
-		p.t.Fatal("the claim waits for nothing")
+		p.t.Fatal("the claim sends nothing and sets no timer")
 	}
 	p.step(Event{Kind: Tick})
 }
@@ -135,7 +135,7 @@ func nodeSet(nodes ...int) Set {
 	return s
 }
 
-// Acquiring
+// Acquire
 
 func TestSharedBaseCommitsInOneRound(t *testing.T) {
 	t.Parallel()
@@ -345,7 +345,7 @@ func TestWaiterSurvivesTemporaryFailures(t *testing.T) {
 			t.Errorf("%s: outcome %d, want %d", name, got, row.want)
 		}
 		if row.want == None && (p.c.Phase != Seeking || p.c.Alarm() == 0) {
-			t.Errorf("%s: it does not go on asking", name)
+			t.Errorf("%s: stopped asking", name)
 		}
 	}
 }
@@ -423,7 +423,7 @@ func TestPartlySentRequestsAreReleased(t *testing.T) {
 	p.check("the first request may have been executed", p.last.Release == All(3))
 }
 
-// Renewing
+// Renew
 
 func TestRenewalNeedsQuorum(t *testing.T) {
 	t.Parallel()
@@ -568,7 +568,7 @@ func TestWakeUpOfHeldLockRenewsNode(t *testing.T) {
 	p.check("redundancy", p.c.Granted == All(3) && p.last.Outcome == None)
 }
 
-// Releasing
+// Release
 
 func TestReleaseIsDoneWhenQuorumAnswered(t *testing.T) {
 	t.Parallel()
@@ -602,6 +602,6 @@ func TestClaimIsComparable(t *testing.T) {
 	before := p.c
 	p.deny(0)
 	if p.c == before || !seen[before] || seen[p.c] {
-		t.Fatal("a copy of a claim changed with it")
+		t.Fatal("changing a claim changed its copy")
 	}
 }

@@ -34,7 +34,7 @@ func FuzzOwnerIDs(f *testing.F) {
 		}
 		between := map[int]string{clientLen: ".", 36: ":"}[len(client)]
 		if between == "" || strings.Contains(client, between) || !strings.HasPrefix(owner, client+between) {
-			t.Errorf("%q is of client %q", owner, client)
+			t.Errorf("%q was parsed as client %q", owner, client)
 		}
 	})
 }
@@ -56,7 +56,7 @@ func FuzzNotes(f *testing.F) {
 				t.Errorf("%q: client %q, since %v", owner, ClientOf(owner), Since(owner))
 			}
 			if strings.ContainsAny(owner, " +,\n\x00") {
-				t.Errorf("%q has a character that ends it", owner)
+				t.Errorf("%q contains a separator", owner)
 			}
 		}
 	})
@@ -67,14 +67,14 @@ func TestOnlyOwnIDFormsAreParsed(t *testing.T) {
 	t.Parallel()
 	client := NewClient()
 	if ClientOf(client+".k3j") != client {
-		t.Errorf("%q is not recognised", client)
+		t.Errorf("%q was not parsed", client)
 	}
 	for _, owner := range []string{
 		client, client + ".", client + ".%", client + "x.1", client[1:] + ".1", strings.ToLower(client[:25]) + "a.1", client[:25] + "0.1",
 		"8743c9c0-0795-4907-87fd-6c719a6b4586:1", "web-3.internal.example.org.1", "4711",
 	} {
 		if got := ClientOf(owner); got != "" {
-			t.Errorf("%q is taken for an id of client %q", owner, got)
+			t.Errorf("%q was parsed as an id of client %q", owner, got)
 		}
 	}
 }

@@ -84,7 +84,7 @@ func TestExpiredLockIsFree(t *testing.T) {
 	t.Parallel()
 	l := lockHeldByA(t)
 	if _, r, _ := l.Acquire(noon+ttl*1000, "b", ttl, noon, 0, 0, nobodyListens); r.Kind == Granted {
-		t.Fatal("granted in the last millisecond of another's lock")
+		t.Fatal("granted in the last millisecond of another owner's lock")
 	}
 	_, r, _ := l.Acquire(noon+(ttl+1)*1000, "b", ttl, noon, 0, 0, nobodyListens)
 	if r.Kind != Granted || r.Token != base+Block {
@@ -122,14 +122,14 @@ func TestClockSkewPreventsNewCounter(t *testing.T) {
 				t.Errorf("acquire, clock at %+d µs, %s: %+v, left %+v", clock-noon, name, r, l)
 			}
 		}
-		// The clock does not matter if the counter exists, or the lock has its token.
+		// The clock does not matter if the counter exists or the lock already has its token.
 		counted, r, _ := lockHeldByA(t).Acquire(noon+(ttl+1)*1000, "b", ttl, clock, 0, 0, nobodyListens)
 		if r.Kind != Granted || r.Token != firstBlockEnd+1 {
-			t.Errorf("a counter that is there, clock at %+d µs: %+v", clock-noon, r)
+			t.Errorf("existing counter, clock at %+d µs: %+v", clock-noon, r)
 		}
 		counted.Fence = 0
 		if l, r, _ := counted.Acquire(noon, "b", ttl, clock, 0, 0, nobodyListens); r.Kind != Granted || r.Token != firstBlockEnd+1 || l.Fence != 0 {
-			t.Errorf("a token that is there, clock at %+d µs: %+v, counter %d", clock-noon, r, l.Fence)
+			t.Errorf("existing token, clock at %+d µs: %+v, counter %d", clock-noon, r, l.Fence)
 		}
 	}
 }
@@ -146,13 +146,13 @@ func TestClockErrorNamesOffset(t *testing.T) {
 	}
 }
 
-// Only the loss of the server's memory ends the counter, not time.
+// Only a loss of the server's memory ends the counter.
 func TestCounterNeverExpires(t *testing.T) {
 	t.Parallel()
 	const year = 365 * 24 * 3600 * 1_000_000
 	l := lockWithQueue(t).At(noon + year)
 	if l != (Lock{Fence: firstBlockEnd}) {
-		t.Fatalf("left %+v, want the counter alone", l)
+		t.Fatalf("left %+v, want only the counter", l)
 	}
 	for _, clock := range []int64{noon + year, noon, 0} {
 		if _, r, _ := l.Acquire(noon+year, "b", ttl, clock, 0, 0, nobodyListens); r.Kind != Granted || r.Token != firstBlockEnd+1 {
@@ -217,7 +217,7 @@ func TestTokensStartAtMinToken(t *testing.T) {
 	}
 }
 
-// A hand-over knows no client's clock. The woken waiter acquires the lock with its own.
+// A hand-over does not carry a client's clock. The woken waiter acquires the lock with its own clock.
 func TestHandOverDoesNotStartLostCounter(t *testing.T) {
 	t.Parallel()
 	l := lockWithQueue(t)
@@ -232,8 +232,7 @@ func TestHandOverDoesNotStartLostCounter(t *testing.T) {
 	}
 }
 
-// A later grant has the higher token, wherever the node's clock goes after the start of the counter, and
-// however long no client asks.
+// A later grant has the higher token, whatever the node's clock does after the counter has started.
 func TestClockJumpDoesNotLowerTokens(t *testing.T) {
 	t.Parallel()
 	const hour = 3600 * 1_000_000
@@ -279,7 +278,7 @@ func TestCommitSetsTokenAndRaisesCounter(t *testing.T) {
 				t.Errorf("commit of %+d, counter %+d: %+v, left %+v", token-base, before.Fence-firstBlockEnd, r, l)
 			}
 			if _, r, _ := l.Acquire(noon, "a", ttl, noon, 0, 0, nobodyListens); r.Token != token {
-				t.Errorf("after a commit of %+d the owner is told %+d", token-base, r.Token-base)
+				t.Errorf("a commit of %+d returned token %d", token-base, r.Token-base)
 			}
 		}
 	}
@@ -303,7 +302,7 @@ func TestCommitBelowLockTokenIsRejected(t *testing.T) {
 		}
 	}
 	if _, r := l.Commit(noon, "a", again.Token); r != replyOf(Accepted) {
-		t.Errorf("commit of its token: %+v", r)
+		t.Errorf("repeated commit of the token: %+v", r)
 	}
 }
 
@@ -410,7 +409,7 @@ func TestAdoptComparesOwner(t *testing.T) {
 	}
 	bare.Fence, bare.Queue = 0, withPlaces(bare.Queue, "a")
 	if got, r := bare.Adopt(noon, "a", "new", ttl, noon+3600*1_000_000, 0, 0); r.Kind != Failed || got != bare.At(noon) {
-		t.Errorf("asked again, clocks differ: %+v, left %+v", r, got)
+		t.Errorf("repeated request, clocks differ: %+v, left %+v", r, got)
 	}
 	waits := lockHeldByA(t)
 	waits.Queue = withPlaces(waits.Queue, "a", "b")
@@ -437,7 +436,7 @@ func TestReleaseHandsOverToFirstWaiter(t *testing.T) {
 	}
 }
 
-// The first in the queue gave the lock back, and no client has asked since.
+// The head of the queue gave the lock back, and no client has asked since.
 func TestReleaseHandsFreeLockToWaiter(t *testing.T) {
 	t.Parallel()
 	free, _ := lockWithQueue(t).Release(noon, "a", 0, 5, 1000, everybodyListens)
@@ -464,7 +463,7 @@ func TestReleaseSkipsUnsubscribedWaiters(t *testing.T) {
 	}
 	l, woken = lockWithQueue(t).Release(noon, "a", 0, 0, 1000, nobodyListens)
 	if woken != (Wake{}) || l.Owner != "" || l.Queue != "" || l.Fence != firstBlockEnd+Block {
-		t.Fatalf("nobody hears: woken %q, left %+v", woken.Owner, l)
+		t.Fatalf("without listeners: woken %q, left %+v", woken.Owner, l)
 	}
 }
 
@@ -476,7 +475,7 @@ func TestReleaseByAnotherOnlyWithdraws(t *testing.T) {
 	}
 	before := lockWithQueue(t)
 	if got, _ := before.Release(noon, "x", 0, 0, 1000, everybodyListens); got != before {
-		t.Fatal("a stranger's release changed the lock")
+		t.Fatal("a release by another owner changed the lock")
 	}
 }
 
@@ -497,7 +496,7 @@ func TestGiveBackByHeadFreesLock(t *testing.T) {
 	}
 }
 
-// Trace C6: a client that asks while the lock happens to be free does not overtake the waiters.
+// Trace C6: a client that asks while the lock is free does not overtake the waiters.
 func TestFreeLockGoesToFirstWaiter(t *testing.T) {
 	t.Parallel()
 	free, _ := lockWithQueue(t).Release(noon, "a", 0, 5, 1000, everybodyListens)
@@ -506,14 +505,14 @@ func TestFreeLockGoesToFirstWaiter(t *testing.T) {
 	for _, place := range []int64{0, 6, 8} {
 		l, r, _ := free.Acquire(noon, "b", ttl, noon, 0, min(place, 6), everybodyListens)
 		if want := (Reply{Event: Event{Kind: Denied, Left: 1000 * ms, Waiters: 2}, Holder: "a"}); r != want {
-			t.Errorf("b with stamp %d on a lock that was given back: %+v, want %+v", place, r, want)
+			t.Errorf("b with stamp %d on a released lock: %+v, want %+v", place, r, want)
 		}
 		if l.Owner != "a" || l.Fence != firstBlockEnd+Block || !slices.Equal(queueOwners(l.Queue), []string{"b", "c"}) {
 			t.Errorf("left %+v, waiting %v", l, queueOwners(l.Queue))
 		}
 		l, r, woken := lapsed.Acquire(noon, "d", 300, noon, 0, place, everybodyListens)
 		if woken.Owner != "b" || l.Owner != "b" || l.Until != noon/1000+300 {
-			t.Errorf("d with stamp %d on a lock that lapsed: %+v, owner %q until %d", place, r, l.Owner, l.Until)
+			t.Errorf("d with stamp %d on an expired lock: %+v, owner %q until %d", place, r, l.Owner, l.Until)
 		}
 	}
 }
@@ -564,7 +563,7 @@ func TestForceComparesOwner(t *testing.T) {
 	}
 	free := lockWithQueue(t).At(noon + (ttl+1)*1000)
 	if l, forced, _ := free.Force(noon+(ttl+1)*1000, "", 0, 1000, 0, everybodyListens); forced || l != free {
-		t.Errorf("force of nobody: %v, left %+v", forced, l)
+		t.Errorf("force of a free lock: %v, left %+v", forced, l)
 	}
 }
 
@@ -596,28 +595,28 @@ func TestLateRequestsDoNotReviveForcedLease(t *testing.T) {
 	} {
 		l := take(lockHeldByA(t))
 		if got, r := l.Renew(noon, "a", ttl, base, true); r.Kind != NotMine || got != l {
-			t.Errorf("%s: a renewal that sets a free lock: %+v, left %+v", name, r, got)
+			t.Errorf("%s: renewal of a free lock: %+v, left %+v", name, r, got)
 		}
 		for _, place := range []int64{0, 5} {
 			if got, r, _ := l.Acquire(noon, "a", ttl, noon, 0, place, everybodyListens); r.Kind != Denied || r.Left >= 0 || got != l {
-				t.Errorf("%s: an acquire that comes late: %+v, left %+v", name, r, got)
+				t.Errorf("%s: late acquire: %+v, left %+v", name, r, got)
 			}
 			held := l
 			held.Owner, held.Until = "z", noon/1000+ttl
 			if got, r, _ := held.Acquire(noon, "a", ttl, noon, 0, place, everybodyListens); r.Kind != Denied || r.Left != ttl*ms || got != held {
-				t.Errorf("%s: … to a lock of another: %+v, left %+v", name, r, got)
+				t.Errorf("%s: late acquire of another owner's lock: %+v, left %+v", name, r, got)
 			}
 			if got, r := held.Adopt(noon, "z", "a", ttl, noon, 0, 0); r.Kind != Denied || got != held {
-				t.Errorf("%s: an adoption that comes late: %+v, left %+v", name, r, got)
+				t.Errorf("%s: late adoption: %+v, left %+v", name, r, got)
 			}
 		}
 		if got, woken := l.Release(noon, "a", 0, 5, 1000, everybodyListens); got != l || woken != (Wake{}) {
-			t.Errorf("%s: a give-back that comes late: %+v", name, got)
+			t.Errorf("%s: late give-back: %+v", name, got)
 		}
 	}
 }
 
-// Each note expires separately: after a chain of adoptions only the latest notes are left.
+// Each note expires on its own: after a chain of adoptions only the latest notes remain.
 func TestNotesExpireOneByOne(t *testing.T) {
 	t.Parallel()
 	l, now := lockHeldByA(t), noon
@@ -633,10 +632,10 @@ func TestNotesExpireOneByOne(t *testing.T) {
 		known = append(known, owner)
 	}
 	if len(known) != int(ttl/1000) {
-		t.Errorf("after 1000 adoptions, one each second, %d owners are known", len(known))
+		t.Errorf("after 1000 adoptions, one each second: %d owner notes", len(known))
 	}
 	if l = l.At(now + (ttl+1)*1000); l.Notes != (Notes{}) {
-		t.Errorf("in the end %v are known", l.Notes)
+		t.Errorf("at the end: notes %v", l.Notes)
 	}
 }
 
@@ -657,11 +656,11 @@ func TestPlaceOfDeadWaiterExpires(t *testing.T) {
 		t.Errorf("%q wait", got)
 	}
 	if _, r, _ := l.Acquire(at, "z", ttl, at, 0, 0, nobodyListens); r.Waiters != 1 {
-		t.Errorf("%d are said to wait", r.Waiters)
+		t.Errorf("the answer counts %d waiters", r.Waiters)
 	}
 }
 
-// One request tries a bounded number of places, and the lock still goes to a living waiter.
+// One request tries a bounded number of places, and still finds a living waiter.
 func TestDeadWaitersAreSkipped(t *testing.T) {
 	t.Parallel()
 	l := lockHeldByA(t)
@@ -682,7 +681,7 @@ func TestDeadWaitersAreSkipped(t *testing.T) {
 	l.free()
 	asked = 0
 	if got, r, _ := l.Acquire(noon, "z", ttl, noon, 0, 2, nobodyListens); r.Kind != Granted || got.Owner != "z" {
-		t.Errorf("z asks while nobody else lives: %+v", r)
+		t.Errorf("z acquires among dead waiters: %+v", r)
 	}
 }
 
@@ -697,7 +696,7 @@ func TestNoteOutlastsLocalLock(t *testing.T) {
 	again, _ = again.Adopt(noon, "a", "n", 1, noon, 0, noted)
 	for name, l := range map[string]Lock{"force": forced, "adopt": adopted, "adopt, asked again": again} {
 		if _, r := l.Renew(noon+noted*1000, "a", ttl, base, true); r.Kind != NotMine {
-			t.Errorf("%s: before that time is over: %+v", name, r)
+			t.Errorf("%s: before the note expired: %+v", name, r)
 		}
 		if _, r := l.Renew(noon+(noted+1)*1000, "a", ttl, base, true); r.Kind != Kept {
 			t.Errorf("%s: after it: %+v", name, r)
@@ -728,11 +727,11 @@ func TestForceInQuarantineCannotBeUndone(t *testing.T) {
 		}
 	}
 	if got := l.At(noon + (ttl+1)*1000); got.Owner != "" {
-		t.Errorf("after its time: %+v", got)
+		t.Errorf("after the note expired: %+v", got)
 	}
 }
 
-// All locks share the counter, which may be lost.
+// The force does not compare the counter, which all locks share and which may be lost.
 func TestForceComparesLockOnly(t *testing.T) {
 	t.Parallel()
 	for _, fence := range []int64{0, firstBlockEnd, firstBlockEnd + 5*Block} {
@@ -790,7 +789,7 @@ func TestMinHoldClearsOwner(t *testing.T) {
 		t.Errorf("release: %+v", got)
 	}
 	if got := l.Keep(noon, "a", 9000); got != l {
-		t.Errorf("a second release for a time: %+v", got)
+		t.Errorf("a second release with MinHold: %+v", got)
 	}
 }
 
@@ -803,7 +802,7 @@ func TestNoteLastsTwoTTLsAndTwoSeconds(t *testing.T) {
 		24 * time.Hour:        48*time.Hour + 2*time.Second,
 	} {
 		if got := time.Duration(NoteTime(int64(longest))); got != want {
-			t.Errorf("a node knows for %v from whom it took a lock, with leases of up to %v, want %v", got, longest, want)
+			t.Errorf("notes last %v with leases of up to %v, want %v", got, longest, want)
 		}
 	}
 }

@@ -62,7 +62,7 @@ func TestQueueOfEqualWaitersIsEqual(t *testing.T) {
 		b = b.With(Place{Owner: fmt.Sprint(19 - i), Stamp: int64((19 - i) % 5)})
 	}
 	if a != b {
-		t.Fatalf("order of arrival shows: %v and %v", queueEntries(a), queueEntries(b))
+		t.Fatalf("wrong order of arrival: %v and %v", queueEntries(a), queueEntries(b))
 	}
 }
 

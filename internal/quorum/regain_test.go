@@ -183,7 +183,7 @@ func TestBareQuorumPutsLeaseAtRisk(t *testing.T) {
 		{nil, false},
 	} {
 		if got := round(tt.kept...); got != tt.before {
-			t.Errorf("round %d says of the one before: at risk %v", i, got)
+			t.Errorf("round %d: the previous round's AtRisk = %v", i, got)
 		}
 	}
 }

@@ -39,13 +39,13 @@ func TestScriptsUseProtocolConstants(t *testing.T) {
 				continue // a comment
 			}
 			if found[n] = true; known[n] == "" {
-				t.Errorf("%d is no number of the protocol:\n%s", n, s.Text)
+				t.Errorf("%d is not a constant of the protocol:\n%s", n, s.Text)
 			}
 		}
 	}
 	for n, what := range known {
 		if n != quorum.Block && !found[n] {
-			t.Errorf("no script has %d, %s", n, what)
+			t.Errorf("no script contains %d, %s", n, what)
 		}
 	}
 }

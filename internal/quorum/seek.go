@@ -62,8 +62,8 @@ func (c *Claim) stepSeeking(e *Event, a *Actions) {
 	c.decideOutcome(e, a)
 }
 
-// askNodes sends an acquire to the nodes in s. A node with an open request keeps its deadline, because it
-// answers the new request after the open one.
+// askNodes sends an acquire to the nodes in s. A node with a pending request keeps its deadline, because it
+// answers that request first.
 func (c *Claim) askNodes(s Set, at int64, a *Actions) {
 	if s == 0 {
 		return
@@ -170,7 +170,7 @@ func (c *Claim) countVote(e *Event, n Set, a *Actions) {
 	}
 }
 
-// noteLeft records how soon the lock of a denial expires, or is worth another attempt.
+// noteLeft records when the lock of a denial expires, or should be tried again.
 func (c *Claim) noteLeft(e *Event) {
 	left := e.Left
 	if left < 0 {
@@ -242,7 +242,7 @@ func (c *Claim) handleTick(e *Event, a *Actions) bool {
 	return false
 }
 
-// nodesToAsk returns the nodes to ask after a rest. An adopting claim also asks the nodes that granted, to
+// nodesToAsk returns the nodes to ask after a pause. An adopting claim also asks the nodes that granted, to
 // keep their locks alive. It skips the nodes that denied, because no node gives the lock back to the id that
 // had it.
 func (c *Claim) nodesToAsk() Set {
@@ -438,8 +438,8 @@ func (c *Claim) renewID(a *Actions) {
 	}
 }
 
-// queuedPause returns how long a queued waiter rests if no wake-up comes. A larger crowd asks together about as
-// often as a hundred waiters do.
+// queuedPause returns the pause of a queued waiter without a wake-up. It grows with the number of waiters, so
+// that together they ask about as often as a hundred waiters do.
 func (c *Claim) queuedPause(rand uint32) int64 {
 	d := maxQueuedRest
 	if c.MinLeft != 0 {
@@ -452,7 +452,7 @@ func (c *Claim) queuedPause(rand uint32) int64 {
 	return d + int64(rand)%(d/8+ms)
 }
 
-// pollPause returns how long a waiter without a place in the queue rests: 20 ms doubling to 1 s, with full
+// pollPause returns the pause of a waiter without a place in the queue: 20 ms, doubling to 1 s, with full
 // jitter, but no longer than the denied lock lasts.
 func (c *Claim) pollPause(rand uint32) int64 {
 	d := min(minPollRest<<c.Polls, maxPollRest)

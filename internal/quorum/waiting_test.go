@@ -15,7 +15,7 @@ func claimAfterGiveBack(t *testing.T) *claimTest {
 	return p
 }
 
-// A crowd of waiters for one lock asks at most three hundred times a second, and each asks within ten seconds
+// All waiters for one lock together ask at most three hundred times a second, and each asks within ten seconds
 // even if its wake-up is lost.
 func TestEachOfManyWaitersPollsWithinTenSeconds(t *testing.T) {
 	t.Parallel()
@@ -26,17 +26,17 @@ func TestEachOfManyWaitersPollsWithinTenSeconds(t *testing.T) {
 			c.MinLeft, c.MaxWaiters = ms, n
 			rest := c.queuedPause(rand * (1 << 32 / 1000))
 			if sum += rest; rest > 10_000*ms {
-				t.Fatalf("%d wait: one rests for %v", n, time.Duration(rest))
+				t.Fatalf("%d waiters: one pauses for %v", n, time.Duration(rest))
 			}
 		}
 		if mean := sum / 1000; n <= 2000 && int64(n)*1000*ms/mean > 300 {
-			t.Errorf("%d wait: they ask every %v, %d times a second", n, time.Duration(mean), int64(n)*1000*ms/mean)
+			t.Errorf("%d waiters: each asks every %v, together %d times a second", n, time.Duration(mean), int64(n)*1000*ms/mean)
 		}
 	}
 	var c Claim
 	c.MinLeft, c.MaxWaiters = 50*ms, 100
 	if rest := c.queuedPause(0); rest != 50*ms {
-		t.Errorf("100 wait: one rests for %v, want the time left", time.Duration(rest))
+		t.Errorf("100 waiters: one pauses for %v, want the lock's remaining time", time.Duration(rest))
 	}
 }
 
@@ -300,7 +300,7 @@ func TestUnconfirmedHandOverIsVerified(t *testing.T) {
 			p.handOver(0, 132)
 		}
 		if p.c.Granted != 0 || !p.last.Acquire.Has(0) {
-			t.Errorf("%s: granted by %b, asks %b", name, p.c.Granted, p.last.Acquire)
+			t.Errorf("%s: granted by %b, requests to %b", name, p.c.Granted, p.last.Acquire)
 		}
 	}
 }
@@ -332,7 +332,7 @@ func TestHandOverHasFewRoundTrips(t *testing.T) {
 	p.tick()
 	p.check("not for ever", p.last.GiveBack == nodeSet(0))
 	if got := p.now - woken; got != 4*20*ms {
-		t.Errorf("kept together for %v", time.Duration(got))
+		t.Errorf("partial grants kept for %v", time.Duration(got))
 	}
 }
 
@@ -494,7 +494,7 @@ func TestWaiterPollsForeignHolderOften(t *testing.T) {
 				least = ms // as always
 			}
 			if rest := p.c.RestUntil - p.now; rest < least || rest > most {
-				t.Fatalf("heard by %b: rests %v, want %v to %v", heard, time.Duration(rest), time.Duration(least), time.Duration(most))
+				t.Fatalf("subscribed at %b: pause %v, want %v to %v", heard, time.Duration(rest), time.Duration(least), time.Duration(most))
 			}
 			for p.tick(); p.last.Acquire == 0; {
 				p.tick()
@@ -505,7 +505,7 @@ func TestWaiterPollsForeignHolderOften(t *testing.T) {
 	p.answer(Event{Kind: Denied, Node: 0, Left: 5 * ms, Queued: true, Foreign: true})
 	p.answer(Event{Kind: Denied, Node: 1, Left: lease, Queued: true})
 	if rest := p.c.RestUntil - p.now; rest < 5*ms || rest > 7*ms {
-		t.Errorf("rests %v, and the lock lapses in 5ms", time.Duration(rest))
+		t.Errorf("pause %v, and the lock expires in 5ms", time.Duration(rest))
 	}
 }
 
@@ -571,20 +571,20 @@ func TestAnswersToDeadIDAreIgnored(t *testing.T) {
 	p.check("nothing happens", p.c == before && p.last == Actions{})
 }
 
-// Otherwise one request that an outage delayed would make its claim keep partial grants for half a second
-// each, as long as it waits.
+// Otherwise one request that an outage delayed would make its claim keep partial grants for half a second in
+// each round.
 func TestSlowRoundTripIsForgotten(t *testing.T) {
 	t.Parallel()
 	c := Claim{N: 3, TTL: lease}
 	answer := func(trip int64) { c.countAnswer(&Event{Kind: Denied, Sent: second, At: second + trip}) }
 	answer(15 * second)
 	if c.RoundTrip != RequestTimeout(lease) {
-		t.Errorf("a request that took 15 s counts as %d ms; none is waited for so long", c.RoundTrip/ms)
+		t.Errorf("a request that took 15 s sets a round trip of %d ms", c.RoundTrip/ms)
 	}
 	for range 24 { // eight rounds of three nodes
 		answer(ms)
 	}
 	if got := c.partialWait(); got > 200*ms {
-		t.Errorf("a few round trips of a millisecond are %d ms", got/ms)
+		t.Errorf("a few round trips of a millisecond set %d ms", got/ms)
 	}
 }

@@ -22,7 +22,7 @@ func FuzzWakeUps(f *testing.F) {
 			t.Errorf("%q has token %d for %d ms", text, w.Base, w.Left)
 		}
 		if again := ParseWake(w.String()); again != w {
-			t.Errorf("%q is read as %v, and that as %v", text, w, again)
+			t.Errorf("%q parses as %v, and that as %v", text, w, again)
 		}
 	})
 }
@@ -38,7 +38,7 @@ func TestWakeUpIsParsedAsWritten(t *testing.T) {
 		"c.1 9007199254740992 1000": {Owner: "c.1"}, // no token
 	} {
 		if got := ParseWake(text); got != want {
-			t.Errorf("%q is read as %v, want %v", text, got, want)
+			t.Errorf("%q parses as %v, want %v", text, got, want)
 		}
 	}
 }

@@ -53,7 +53,7 @@ func TestReaderReadsEachKind(t *testing.T) {
 			t.Errorf("%q: raw bytes %q", c.raw, v.Raw)
 		}
 		if next, err := r.ReadValue(); err != nil || string(next.Text) != "next" {
-			t.Errorf("%q: the value after it: %q, %v", c.raw, next.Text, err)
+			t.Errorf("%q: next value %q, %v", c.raw, next.Text, err)
 		}
 	}
 }
@@ -104,12 +104,12 @@ func TestCommandsAreEncoded(t *testing.T) {
 		t.Errorf("raw bytes %q, want %q", seen.String(), sent)
 	}
 	if _, _, err := r.ReadCommand(); !errors.Is(err, io.EOF) {
-		t.Errorf("at the end: %v, want io.EOF", err)
+		t.Errorf("at the end of the stream: %v, want io.EOF", err)
 	}
 }
 
-// FuzzReader checks that any bytes are either rejected, or read so that the raw bytes of the values equal the
-// stream.
+// FuzzReader checks that the reader either rejects bytes, or reads them so that the raw bytes of the values
+// equal the stream.
 func FuzzReader(f *testing.F) {
 	for _, seed := range []string{
 		"+OK\r\n:1\r\n", "*2\r\n$1\r\na\r\n_\r\n", ">1\r\n+x\r\n", "|1\r\n+a\r\n+b\r\n#t\r\n", "%1\r\n+a\r\n,1\r\n", "$-1\r\n",
@@ -124,7 +124,7 @@ func FuzzReader(f *testing.F) {
 				return
 			}
 			if len(v.Raw) == 0 || !strings.HasPrefix(stream[read:], string(v.Raw)) {
-				t.Fatalf("value %q does not stand at byte %d", v.Raw, read)
+				t.Fatalf("value %q is not at byte %d", v.Raw, read)
 			}
 			read += len(v.Raw)
 			v.Decode()
@@ -132,8 +132,8 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// A net.Pipe buffers nothing: a server that answers each command as it reads it waits for the client to read,
-// which may still be writing.
+// A net.Pipe buffers nothing. A server that answers each command at once waits for a client that is still
+// writing.
 func TestUnbufferedConnectionCarriesSeveralCommands(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -237,16 +237,16 @@ func TestValueFitsItsMemoryLimit(t *testing.T) {
 		took := int64(max(stream.live, liveBytes())) - before
 		t.Logf("%q and then %.10q: %d kB", c.head, c.body, took>>10)
 		if took > ReplyRoom+slack {
-			t.Errorf("%q and then %.10q: %d kB are live after %d kB of the stream", c.head, c.body, took>>10, stream.read>>10)
+			t.Errorf("%q and then %.10q: %d kB in memory after %d kB of the stream", c.head, c.body, took>>10, stream.read>>10)
 		}
 		if err == nil {
-			t.Errorf("%q and then %.10q: read as %q", c.head, c.body, v.Text)
+			t.Errorf("%q and then %.10q: parsed as %q", c.head, c.body, v.Text)
 		}
 		runtime.KeepAlive(v)
 	}
 }
 
-// The rest of the stream is read: the text may be another program's value.
+// The reader continues after the text, which may be another program's value.
 func TestOversizedTextDoesNotEndStream(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", ReplyRoom)
@@ -254,9 +254,9 @@ func TestOversizedTextDoesNotEndStream(t *testing.T) {
 	r.Room = func() int { return ReplyRoom }
 	v, err := r.ReadValue()
 	if err != nil || len(v.Elems) != 2 || !v.Elems[1].IsError() || !strings.Contains(string(v.Elems[1].Text), "TOOLONG") {
-		t.Errorf("read %.100v, %v, want an error in the place of the text", v.Decode(), err)
+		t.Errorf("read %.100v, %v, want an error in place of the text", v.Decode(), err)
 	}
 	if v, err := r.ReadValue(); err != nil || string(v.Text) != "next" {
-		t.Errorf("the value after it: %q, %v", v.Text, err)
+		t.Errorf("next value: %q, %v", v.Text, err)
 	}
 }

@@ -7,14 +7,14 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// The reasons to send no request, or to ignore a grant.
+// Reasons to send no request, or to ignore a grant.
 var (
 	// ErrOlder is returned for the commit of a token that was chosen before the node came back, perhaps with
 	// older data: another client may have the token since (trace C11).
 	ErrOlder = errors.New("it has come back since it granted the lock")
 	// ErrLow is returned for a grant whose token may have been granted before.
 	ErrLow = errors.New("its token may have been given before it came back, or before the slot was found there")
-	// ErrStays is returned for a request that is not sent to a node in quarantine.
+	// ErrStays is returned instead of a request to a node in quarantine.
 	ErrStays = errors.New("in quarantine: it only keeps the locks that it has")
 )
 

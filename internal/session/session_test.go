@@ -179,10 +179,10 @@ func TestPausesDoubleUntilConnectionLasts(t *testing.T) {
 		}
 	}
 	if r.Ended(100); r.Next(0) == 0 {
-		t.Error("a connection that broke at once ends the pauses")
+		t.Error("a connection that broke at once reset the pauses")
 	}
 	if r.Ended(101); r.Next(0) != 0 {
-		t.Error("a pause follows a connection that has lasted")
+		t.Error("a connection that lasted did not reset the pauses")
 	}
 }
 
@@ -200,7 +200,7 @@ func TestFailedGiveBackLosesPlace(t *testing.T) {
 	var l session.Ledger[string]
 	l.Owe("k", &quorum.Ask{Kind: quorum.AskGiveBack, Owner: "a", Stamp: 7, TTL: second}, 0)
 	if all := debts(&l, 0); len(all) != 1 || all[0].Ask.Kind != quorum.AskRelease || all[0].Ask.Stamp != 0 || all[0].Lock != "k" {
-		t.Errorf("owed: %+v; want a release that withdraws the owner from the queue", all)
+		t.Errorf("debts %+v; want a release that withdraws the owner from the queue", all)
 	}
 }
 
@@ -216,7 +216,7 @@ func TestLatestReleaseOfOwnerIsOwed(t *testing.T) {
 	}
 	all := debts(&l, 0)
 	if len(all) != 2 || all[0].Ask.Owner != "a" || all[0].Ask.MinHold != 9 || all[1].Ask.Owner != "b" {
-		t.Errorf("owed: %+v; want the later release of a, and the one of b", all)
+		t.Errorf("debts %+v; want the later release of a, and the release of b", all)
 	}
 }
 
@@ -231,7 +231,7 @@ func TestDebtExpiresWithLockAndPlace(t *testing.T) {
 		var l session.Ledger[string]
 		l.Owe("k", &quorum.Ask{Kind: quorum.AskRelease, Owner: "a", TTL: c.ttl, MinHold: c.minHold}, 0)
 		if before, after := debts(&l, c.until-1), debts(&l, c.until); len(before) != 1 || len(after) != 0 {
-			t.Errorf("%+v: owed before its end: %v, and at its end: %v", c, before, after)
+			t.Errorf("%+v: owed before its expiry: %v, at its expiry: %v", c, before, after)
 		}
 	}
 }
@@ -245,6 +245,6 @@ func TestLedgerIsBounded(t *testing.T) {
 	}
 	n := len(l.Take(0))
 	if n >= more || n < more/2 {
-		t.Errorf("%d releases are owed of %d", n, more)
+		t.Errorf("%d releases owed, of %d", n, more)
 	}
 }

@@ -19,8 +19,8 @@ var (
 	ErrSilent = errors.New("no answer for too long")
 )
 
-// StoodStill reports whether a client that looked last at looked has stood still for so long that the server
-// may have a successor whose quarantine is over.
+// StoodStill reports whether so much time passed since looked, the client's last check, that another server may
+// have taken over and finished its quarantine.
 func StoodStill(looked, now int64) bool { return now-looked > int64(Standstill) }
 
 // ShouldSkip reports whether a request fails at once, because the node has been silent for so long that it counts
@@ -38,9 +38,9 @@ type Watch struct {
 	Replaced bool  // another server may replace the node
 	Looked   int64 // time of the client's last look
 	Stalled  bool  // at the last look the node was silent for too long
-	// Doubted reports that another connection should be opened beside this one, and replace it: a renewal over
-	// this one is late. The node may be busy, and reject new connections meanwhile, so the client stays until
-	// the next one is open. It never reports that for a node that another server may replace.
+	// Doubted reports that a renewal over this connection is late, so that another connection should be opened
+	// and replace it. The node may be busy, and reject new connections meanwhile, so the client stays until the
+	// next one is open. It never reports that for a node that another server may replace.
 	Doubted bool
 }
 

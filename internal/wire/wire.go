@@ -183,8 +183,8 @@ var (
 
 // The scripts. The first line of each, after the comparison of the marker, names its keys and arguments.
 var (
-	// The code for most calls comes before the functions that only other calls need, because Lua takes as long
-	// to create such a function as for a command.
+	// Code that most calls need comes first: Lua takes as long to create a function as to run a command, so
+	// functions that few calls need come later.
 	Acquire = newScript(memberLua, takeLua, decimalLua, holderLua, prolongLua, countLua, takenLua, queueLua, acquireLua,
 		seedLua, blockLua, wakeLua, handLua)
 	Adopt   = newScript(memberLua, decimalLua, holderLua, countLua, takenLua, queueLua, noteLua, seedLua, blockLua, prolongLua, adoptLua)
@@ -199,8 +199,8 @@ var (
 	Step    = newScript(stepLua)
 )
 
-// Format is one way to store locks on a node: a set of scripts that take the same arguments and give the same
-// replies as the scripts of other formats.
+// Format is one way to store locks on a node. The scripts of all formats take the same arguments and give the
+// same replies.
 type Format struct {
 	Acquire, Adopt, Commit, Renew, Release, Force, Drop, Inspect, Probe *Script
 }

@@ -30,7 +30,7 @@ func main() {
 	}
 }
 
-// printer takes the place of an OTLP exporter.
+// printer replaces an OTLP exporter.
 type printer struct{ out io.Writer }
 
 func (p printer) ExportSpans(_ context.Context, spans []sdktrace.ReadOnlySpan) error {

@@ -138,7 +138,7 @@ func dashboardQueries(t *testing.T) (all []string) {
 			expr := v.Query.(map[string]any)["query"].(string)
 			metric, label, ok := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(expr, "label_values("), ")"), ", ")
 			if !ok {
-				t.Fatalf("a variable asks for %s", expr)
+				t.Fatalf("a variable queries %s", expr)
 			}
 			all = append(all, "count by ("+label+") ("+metric+"{"+label+"!=''})")
 		}

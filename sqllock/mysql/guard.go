@@ -15,8 +15,8 @@ import (
 
 // The MySQL driver trusts the server: it keeps packets of any length, allocates as many columns as an answer
 // announces, and panics on some packets that are too short. Without TLS, an attacker on the network can act as
-// the server. So the connections of Open bound what the driver reads, and a panic in it ends one connection,
-// not the program.
+// the server. So the connections of Open bound the answers that the driver reads, and a panic of the driver
+// ends one connection, not the program.
 
 // maxAnswer bounds an answer, in bytes. The longest is a page of List.
 const maxAnswer = 8 << 20
@@ -33,7 +33,7 @@ type limitedConn struct {
 	read  atomic.Int64          // bytes since the last write
 	cut   atomic.Pointer[error] // why Read closed the connection; nil: it did not
 
-	// The fields below are for Read alone.
+	// Only Read uses the fields below.
 
 	head []byte // header of the current packet: length (3 bytes), number, first byte of the body
 	rest int    // remaining bytes of the packet

@@ -11,7 +11,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// faultyConn panics where an answer is read.
+// faultyConn panics while the driver reads an answer.
 type faultyConn struct{ connection }
 
 func (faultyConn) QueryContext(context.Context, string, []sqldriver.NamedValue) (sqldriver.Rows, error) {
@@ -19,7 +19,7 @@ func (faultyConn) QueryContext(context.Context, string, []sqldriver.NamedValue) 
 }
 func (faultyConn) IsValid() bool { return true }
 
-// Many small packets also count as one endless answer, but not answers to separate statements.
+// Many small packets also count as one endless answer, unlike answers to separate statements.
 func TestEndlessAnswerReturnsError(t *testing.T) {
 	t.Parallel()
 	for _, asks := range []bool{false, true} {
@@ -46,7 +46,7 @@ func TestEndlessAnswerReturnsError(t *testing.T) {
 			}
 		}
 		if !asks && total >= 3*maxAnswer {
-			t.Error("an answer without end is read on")
+			t.Error("an endless answer is still read")
 		}
 		near.Close()
 		far.Close()

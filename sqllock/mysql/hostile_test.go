@@ -96,7 +96,7 @@ func TestHugeAnswerReturnsError(t *testing.T) {
 	}
 }
 
-// The caller learns at once that the disk is full, not after the TTL.
+// The caller gets the disk-full error at once, not after the TTL.
 func TestRenewalOnFullDatabaseReturnsAtOnce(t *testing.T) {
 	t.Parallel()
 	url := startImpostor(t, politeGreeting, func(conn net.Conn, _ []byte) {
@@ -159,7 +159,7 @@ func FuzzServer(f *testing.F) {
 		defer cancel()
 		defer time.AfterFunc(20*time.Second, func() { panic("the call does not end") }).Stop()
 		if _, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true}); err == nil {
-			t.Error("an impostor that knows no tables gave a lock")
+			t.Error("a server without tables granted a lock")
 		}
 	})
 }

@@ -60,7 +60,7 @@ func TestURLNamesDatabaseAndTables(t *testing.T) {
 	var owner string
 	r.NoError(db.QueryRowContext(t.Context(), "SELECT owner FROM app.of_lock WHERE name = 'k'").Scan(&owner))
 	if owner != g.Owner {
-		t.Errorf("the table says %q, want %q", owner, g.Owner)
+		t.Errorf("the table contains %q, want %q", owner, g.Owner)
 	}
 	for _, f := range d.Diagnose(r.WaitContext(), 0) {
 		if f.Bad() && f.Check != "durability" { // the test servers do not sync
@@ -70,7 +70,7 @@ func TestURLNamesDatabaseAndTables(t *testing.T) {
 	r.NoError(other.Release(r.WaitContext(), g, 0))
 }
 
-// The MySQL driver's own error advises a parameter that no URL of this package has.
+// The MySQL driver's own error recommends a parameter that no URL of this package has.
 func TestOldLoginErrorOmitsUnsafeAdvice(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

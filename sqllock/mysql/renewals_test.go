@@ -46,7 +46,7 @@ func TestReadsDoNotDelayRenewal(t *testing.T) {
 	case out := <-renewed:
 		r.NoError(out.Err)
 	case err := <-seen:
-		t.Errorf("a look was given up before the renewal: %v", err)
+		t.Errorf("a read was cancelled before the renewal: %v", err)
 		<-renewed
 	}
 	relay.Resume()

@@ -97,8 +97,8 @@ func TestNewConnectionTrustsReplacedAuthority(t *testing.T) {
 	s.NoError(d.Renew(s.WaitContext(), []driver.Grant{g})[0].Err)
 }
 
-// Callers that gave up have cost all connections, and the client cannot open new ones until it knows the
-// server's new certificate.
+// Cancelled callers have cost all connections, and the client cannot open new ones until it trusts the server's
+// new certificate.
 func TestRenewalSurvivesLossOfClaimConnections(t *testing.T) {
 	t.Parallel()
 	s := newTLSServer(t)

@@ -67,7 +67,7 @@ func (d *Driver) handleMessage(message string, wake func(owner string)) {
 	}
 }
 
-// reportDoorbell reports to a doctor how waiters learn of their turn.
+// reportDoorbell reports to a doctor whether waiters are notified of their turn.
 func reportDoorbell(notes *driverkit.Findings, path string) {
 	if err := doorbell.CheckSupport(followLink(path)); err != nil {
 		notes.OK("wake", "waiters look every 5 to 50 ms, as there can be no socket beside the file: %v", err)

@@ -65,8 +65,8 @@ func (b *faultyBells) ringFalsely(t *testing.T, db *sql.DB, stop <-chan struct{}
 	}
 }
 
-// Several waiters queue up, and among them a suspended process, which has a ticket and takes the lock when
-// rung. Each seed is a subtest.
+// Several waiters queue up. One of them is a suspended process with a ticket, which takes the lock when its
+// bell rings. Each seed is a subtest.
 func TestFaultyWakeUpsKeepOrder(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(8) {
@@ -141,7 +141,7 @@ func keepOrder(t *testing.T, path string, seed uint64) {
 	close(stop)
 	falsely.Wait()
 	if !slices.IsSorted(order) || len(order) != waiters {
-		t.Errorf("served in the order %v, want that of arrival", order)
+		t.Errorf("served in the order %v, want the order of arrival", order)
 	}
 	if !slices.IsSorted(tokens) || len(slices.Compact(tokens)) != 1+waiters {
 		t.Errorf("the tokens %v do not rise", tokens)
@@ -151,7 +151,7 @@ func keepOrder(t *testing.T, path string, seed uint64) {
 	}
 }
 
-// The driver is used without a client, so nothing renews, and only the socket can bring the message.
+// The test uses the driver without a client, so nothing renews, and only the socket can deliver the message.
 func TestForceAlertsHolderOverSocket(t *testing.T) {
 	t.Parallel()
 	url := "sqlite://" + filepath.Join(t.TempDir(), "locks.db")
@@ -169,9 +169,9 @@ func TestForceAlertsHolderOverSocket(t *testing.T) {
 	select {
 	case got := <-heard:
 		if got != [2]string{g.Owner, "moved to another host"} {
-			t.Errorf("heard %q, want the owner and why", got)
+			t.Errorf("received %q, want the owner and the reason", got)
 		}
 	case <-contextInTime(t).Done():
-		t.Error("the holder has not heard that its lock was taken away")
+		t.Error("the holder was not notified of the force release")
 	}
 }

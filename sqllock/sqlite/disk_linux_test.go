@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-// No network file system can be mounted here, so the test takes the number of the local one for a network.
+// The test cannot mount a network file system, so it treats the local file system's number as one.
 func TestNetworkFileSystemIsRejected(t *testing.T) {
 	dir := t.TempDir()
 	var s syscall.Statfs_t
@@ -29,12 +29,12 @@ func TestNetworkFileSystemIsRejected(t *testing.T) {
 		t.Errorf("Open() = %v, want ErrConfig", err)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-		t.Errorf("Open has made %v, %v", left, err)
+		t.Errorf("Open created %v, %v", left, err)
 	}
 }
 
-// The doctor does not call a file that only one container sees a file of the machine. The test takes the number
-// of the local file system for a container's.
+// The doctor must not count a file in one container's layer as a file of the machine. The test treats the local
+// file system's number as a container's.
 func TestDoctorNamesContainerLayer(t *testing.T) {
 	dir := t.TempDir()
 	kind, _ := fileSystem(dir)
@@ -48,6 +48,6 @@ func TestDoctorNamesContainerLayer(t *testing.T) {
 	checkSpace(&notes, dir)
 	if len(notes.Found) != 1 || notes.Found[0].Bad() || !strings.Contains(notes.Found[0].Text, "on a layer,") ||
 		strings.Contains(notes.Found[0].Text, "this machine") {
-		t.Errorf("the doctor finds %+v", notes.Found)
+		t.Errorf("the doctor reports %+v", notes.Found)
 	}
 }

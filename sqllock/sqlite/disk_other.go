@@ -4,14 +4,14 @@ package sqlite
 
 import "math"
 
-// networkOf returns "": this system does not tell.
+// networkOf returns "", because this system does not report the file system.
 func networkOf(string) string { return "" }
 
-// layerOf returns "": this system does not tell.
+// layerOf returns "", because this system does not report the file system.
 func layerOf(string) string { return "" }
 
-// diskSpace returns no limit: this system does not tell the free space or the kind of the file system.
+// diskSpace returns no limit, because this system reports neither the free space nor the file system.
 func diskSpace(string) (free uint64, kind string) { return math.MaxUint64, "" }
 
-// orphanIDs returns nil: this system does not tell which processes have a file open.
+// orphanIDs returns nil, because this system does not report which processes have a file open.
 func orphanIDs(string) []string { return nil }

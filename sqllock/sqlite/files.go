@@ -22,7 +22,7 @@ var suffixes = [...]string{"", "-wal", "-shm"}
 // fileSet identifies the files of one path.
 type fileSet [len(suffixes)]os.FileInfo // nil: missing
 
-// inUse has the files that connections of this process have open, by path. It is global, because all
+// inUse holds the files that connections of this process have open, by path. It is global, because all
 // connections of a process share one -shm in SQLite.
 var inUse struct {
 	mu   sync.Mutex // guards the fields below
@@ -193,9 +193,9 @@ func (c *keptConn) Close() error {
 	return err
 }
 
-// persistentConnector opens connections that never remove -wal and -shm when they close. SQLite removes both in the
-// last process that closes the file. But a process loses its SQLite locks when it opens and closes the file
-// directly, for example to copy it, and another process then takes itself for the last.
+// persistentConnector opens connections that never remove -wal and -shm when they close. SQLite removes both in
+// the last process that closes the file. But a process loses its SQLite locks when it opens and closes the file
+// directly, for example to copy it. Another process then believes that it is the last.
 type persistentConnector struct{ sqldriver.Connector }
 
 // Connect implements sqldriver.Connector.

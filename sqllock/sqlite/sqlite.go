@@ -298,7 +298,7 @@ func (d *Driver) Close() error {
 	return d.db.Close()
 }
 
-// Diagnose implements driver.Doctor. It creates no file.
+// Diagnose implements driver.Doctor. It does not create a file.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
 	notes := driverkit.Findings{Node: d.path}
 	if err := checkUsable(d.path); err != nil {

@@ -116,7 +116,7 @@ func TestUnusableFileErrorNamesFix(t *testing.T) {
 	}
 }
 
-// A read-only driver sees what others create meanwhile.
+// A read-only driver sees files that other processes create later.
 func TestReadOnlyDriverDoesNotCreateFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -130,7 +130,7 @@ func TestReadOnlyDriverDoesNotCreateFile(t *testing.T) {
 		return st.Held
 	}
 	if held() {
-		t.Error("a file that is not there has a lock")
+		t.Error("a missing file contains a lock")
 	}
 	for _, f := range looker.Diagnose(contextInTime(t), 0) {
 		if f.Bad() {
@@ -138,7 +138,7 @@ func TestReadOnlyDriverDoesNotCreateFile(t *testing.T) {
 		}
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-		t.Errorf("a look has made %v, %v", left, err)
+		t.Errorf("the read created %v, %v", left, err)
 	}
 	d := openDriver(t, url, nil)
 	r := fixture.New(t)
@@ -204,7 +204,7 @@ func TestReplacedFilesGrantNoLock(t *testing.T) {
 			<-obstacle
 			r.NoError(replace(path))
 			if err := <-waited; !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "removed or replaced") {
-				t.Errorf("Acquire() that waited = %v, want ErrConfig as a file was replaced", err)
+				t.Errorf("Acquire() of the waiter = %v, want ErrConfig for the replaced file", err)
 			}
 			for _, d := range []*sqlite.Driver{holder, waiter, idle} {
 				_, err := d.Acquire(contextInTime(t), driver.Request{Key: "other", TTL: fixture.LongTTL})
@@ -217,13 +217,13 @@ func TestReplacedFilesGrantNoLock(t *testing.T) {
 				t.Errorf("Renew() = %v, want ErrLost as a file was replaced", err)
 			}
 			if _, err := sqlite.Open(contextInTime(t), url, nil); !errors.Is(err, driver.ErrConfig) {
-				t.Errorf("Open() by the process that has the old files = %v, want ErrConfig", err)
+				t.Errorf("Open() by the process with the old files open = %v, want ErrConfig", err)
 			}
 		})
 	}
 }
 
-// The doctor is not one of the drivers that have the removed files open.
+// The doctor runs in a process that does not have the removed files open.
 func TestDoctorNamesProcessesWithRemovedFiles(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
@@ -253,7 +253,7 @@ func TestDoctorNamesProcessesWithRemovedFiles(t *testing.T) {
 	}
 }
 
-// Held locks stay, nothing new is granted, and all continues once there is space.
+// Held locks stay, no new lock is granted, and both end once there is space.
 func TestLocksSurviveFullDisk(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
@@ -270,10 +270,10 @@ func TestLocksSurviveFullDisk(t *testing.T) {
 		_, err = d.Acquire(contextInTime(t), driver.Request{Key: fmt.Sprint(strings.Repeat("x", 400), i), TTL: fixture.LongTTL, NoWait: true})
 	}
 	if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "disk is full") {
-		t.Errorf("Acquire() on a full disk = %v, want that it is full", err)
+		t.Errorf("Acquire() on a full disk = %v, want a full-disk error", err)
 	}
 	if err := d.Check(contextInTime(t), before); err != nil {
-		t.Errorf("Check() of what was held before = %v", err)
+		t.Errorf("Check() of the earlier lease = %v", err)
 	}
 	limit("1000000")
 	takeOnce(t, d)
@@ -301,7 +301,7 @@ func TestAcquireWaitsForSlowWriter(t *testing.T) {
 	r.NoError(err)
 	_, err = d.Acquire(contextInTime(t), driver.Request{Key: "k", TTL: 5 * time.Second, NoWait: true})
 	if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrConfig) {
-		t.Errorf("Acquire() while another writes = %v, want ErrUnavailable", err)
+		t.Errorf("Acquire() during another process's write = %v, want ErrUnavailable", err)
 	}
 	over := time.AfterFunc(time.Second, func() { tx.Rollback() })
 	defer over.Stop()
@@ -362,8 +362,8 @@ func TestAcquireSucceedsBetweenWrites(t *testing.T) {
 	})
 }
 
-// No release frees the lock past the waiters, which would find it only by polling. In virtual time a hand-over
-// takes no time, and a waiter polls twice a second.
+// Without a wake-up, the waiters would find the free lock only by polling. In virtual time a hand-over takes no
+// time, and a waiter polls twice a second.
 func TestEachReleaseWakesNextWaiter(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
@@ -405,7 +405,7 @@ func TestEachReleaseWakesNextWaiter(t *testing.T) {
 	})
 }
 
-// Another writer is no fault of the file.
+// Another writer is not a fault of the file.
 func TestDoctorWaitsForAnotherWriter(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
@@ -458,12 +458,12 @@ func TestNewFileIsPrivate(t *testing.T) {
 			files, err := os.ReadDir(dir)
 			r.NoError(err)
 			if len(files) != 4 { // three files and the driver's socket
-				t.Errorf("the folder has %v", files)
+				t.Errorf("directory contains %v", files)
 			}
 			for _, f := range files {
 				info, err := f.Info()
 				if r.NoError(err); info.Mode().Perm() != c.want {
-					t.Errorf("%s has the mode %v, want %v", f.Name(), info.Mode(), c.want)
+					t.Errorf("mode of %s = %v, want %v", f.Name(), info.Mode(), c.want)
 				}
 			}
 			warned := func() (text string) {
@@ -479,11 +479,11 @@ func TestNewFileIsPrivate(t *testing.T) {
 			}
 			r.NoError(os.Chmod(path+"-shm", 0o604))
 			if text := warned(); !strings.Contains(text, "can stop all locks") {
-				t.Errorf("the doctor says %q of a file that others can read", text)
+				t.Errorf("the doctor reports %q for a file that others can read", text)
 			}
 			r.NoError(os.Chmod(path+"-shm", 0o606))
 			if text := warned(); !strings.Contains(text, "take locks away") {
-				t.Errorf("the doctor says %q of a file that others can write", text)
+				t.Errorf("the doctor reports %q for a file that others can write", text)
 			}
 		})
 	}
@@ -542,7 +542,7 @@ func TestRenewalSucceedsAmongManyWriters(t *testing.T) {
 			within, done := context.WithTimeout(t.Context(), ttl*2/3*3/4)
 			err := d.Renew(within, []driver.Grant{g})[0].Err
 			done()
-			t.Logf("renewal %d came behind %d writes", round, writes.Load()-before)
+			t.Logf("renewal %d waited for %d writes", round, writes.Load()-before)
 			if err != nil {
 				t.Fatalf("renewal %d: %v", round, err)
 			}
@@ -592,7 +592,7 @@ func TestReleaseContinuesBehindOtherWriter(t *testing.T) {
 				}
 				begun := time.Now()
 				if err := d.Release(ctx, g, 0); !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, context.Canceled) != c.ended {
-					t.Errorf("Release() while another writes = %v, want that it is not confirmed", err)
+					t.Errorf("Release() during another process's write = %v, want it unconfirmed", err)
 				}
 				if took := time.Since(begun); took > c.limit()+2*pace.FinishTime() {
 					t.Errorf("Release() took %v", took)

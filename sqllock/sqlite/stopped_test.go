@@ -109,8 +109,8 @@ func (s gatedStmt) QueryContext(ctx context.Context, args []sqldriver.NamedValue
 	return s.plainStmt.QueryContext(context.WithoutCancel(ctx), args)
 }
 
-// A process is suspended after it has read the clock for a statement, until its lease, or the one that it
-// would have taken, is over and another process has the lock.
+// A process is suspended between reading the clock and executing its statement. It resumes when its lease, or
+// the lease that it would have acquired, is over and another process has the lock.
 func TestSuspendedProcessSparesOthersLocks(t *testing.T) {
 	t.Parallel()
 	const ttl = 5 * time.Second
@@ -166,11 +166,11 @@ func TestSuspendedProcessSparesOthersLocks(t *testing.T) {
 				go func() { outcome <- c.do(t.Context(), stopped, g) }()
 				<-caught
 				if inTransaction {
-					// The suspended process has the file locked, so no other can change it: others get an
-					// error that the file is locked.
+					// The suspended process has locked the file, so every other process gets an error that the
+					// file is locked.
 					_, err := other.Acquire(t.Context(), driver.Request{Key: "k", TTL: time.Second, NoWait: true})
 					if !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "locked") {
-						t.Errorf("Acquire() beside a process that is stopped in a transaction = %v, want that the file is locked", err)
+						t.Errorf("Acquire() beside a process stopped in a transaction = %v, want a locked file", err)
 					}
 					gate.resume()
 					must(<-outcome)
@@ -184,14 +184,14 @@ func TestSuspendedProcessSparesOthersLocks(t *testing.T) {
 					time.Sleep(2 * ttl)
 					gate.resume()
 					if err := <-outcome; c.fails && err == nil {
-						t.Error("the process that was stopped relies on what is another's")
+						t.Error("the stopped process trusts a lock of another owner")
 					}
 				}
 				must(other.Check(t.Context(), own))
 				st, err := other.Inspect(t.Context(), "k")
 				must(err)
 				if st.Owner != own.Owner || st.Remaining > time.Minute || st.Remaining < 40*time.Second {
-					t.Errorf("the lock is %+v, want as its holder has it", st)
+					t.Errorf("lock = %+v, want it unchanged", st)
 				}
 				must(other.Release(t.Context(), own, 0))
 			})

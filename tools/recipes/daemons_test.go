@@ -84,7 +84,7 @@ func newGroup(t *testing.T) *os.File {
 		group.Close()
 		for end := time.Now().Add(patience); removeGroup(dir) != nil; time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Errorf("processes are left in %s", dir)
+				t.Errorf("processes are still in %s", dir)
 				return
 			}
 		}
@@ -118,7 +118,7 @@ func TestCronRunsLines(t *testing.T) {
 	table = regexp.MustCompile(`(?m)^(HOLDFAST_BACKEND)=.*$`).ReplaceAllString(table, "$1="+m.url)
 	table = strings.Replace(table, "PATH=", "PATH="+m.path("usr/bin")+":", 1)
 	if n := strings.Count(table, "\n* * * * * "); n != 2 {
-		t.Fatalf("%d lines of two are for each minute:\n%s", n, table)
+		t.Fatalf("%d of two lines run each minute:\n%s", n, table)
 	}
 	m.write("crontab", table, 0o600)
 	runContained(t, `
@@ -137,7 +137,7 @@ exec cron -f
 			return
 		}
 		if report > 1 || rotate > 1 || time.Now().After(end) {
-			t.Fatalf("in a minute cron has run report.sh %d times and rotate.sh %d times", report, rotate)
+			t.Fatalf("in a minute cron ran report.sh %d times and rotate.sh %d times", report, rotate)
 		}
 	}
 }
@@ -186,7 +186,7 @@ func (m *machine) checkLines(text string, lines ...string) {
 	m.t.Helper()
 	for _, line := range lines {
 		if !strings.Contains("\n"+text, "\n"+line) {
-			m.t.Errorf("%q is missing in\n%s", line, text)
+			m.t.Errorf("the output lacks %q:\n%s", line, text)
 		}
 	}
 }
@@ -210,7 +210,7 @@ state job.service
 ended job.service
 `)()
 	if waited := time.Since(began); waited < held {
-		t.Errorf("the lock was held for %v, and the service has started after %v", held, waited)
+		t.Errorf("the lock was held for %v, and the service started after %v", held, waited)
 	}
 	m.checkLines(out, "ActiveState=active NRestarts=0 Result=success StatusText=running the command under the lock job SubState=running",
 		"ActiveState=failed NRestarts=0 Result=timeout") // the manager does not extend the start of a stuck service
@@ -267,7 +267,7 @@ func TestSystemdRunsUnits(t *testing.T) {
 	}
 	each := strings.Replace(units["backup.timer"], "02:30:00", "*:*:*\nAccuracySec=1us", 1)
 	if each == units["backup.timer"] {
-		t.Fatal("the timer is not for half past two")
+		t.Fatal("the timer is not set to half past two")
 	}
 	units["backup.timer"] = each
 	ran := m.path("ran")

@@ -166,7 +166,7 @@ func (m *machine) checkPrograms(programs ...string) {
 	m.t.Helper()
 	text, _ := os.ReadFile(m.path("ran")) // none: nothing has run
 	if got := strings.Join(strings.Fields(string(text)), " "); got != strings.Join(programs, " ") {
-		m.t.Errorf("%q have run, want %q", got, programs)
+		m.t.Errorf("ran %q, want %q", got, programs)
 	}
 	os.Remove(m.path("ran"))
 }
@@ -186,7 +186,7 @@ func (m *machine) checkLeads(cmd *exec.Cmd, program string) {
 		}
 	}
 	if err := errors.Join(cmd.Process.Signal(syscall.SIGTERM), cmd.Wait()); err != nil {
-		m.t.Errorf("%q, told to stop: %v", cmd.Args, err)
+		m.t.Errorf("%q after SIGTERM: %v", cmd.Args, err)
 	}
 	m.checkPrograms(program)
 }
@@ -197,12 +197,12 @@ func TestCronLines(t *testing.T) {
 	table := m.moveFolders(blocksOf(t, "cron, on several machines", "cron")[0])
 	m.write("crontab", table, 0o600)
 	if out, err := exec.Command("crontab", "-n", m.path("crontab")).CombinedOutput(); err != nil {
-		t.Errorf("cron refuses the table: %v\n%s", err, out)
+		t.Errorf("cron rejects the table: %v\n%s", err, out)
 	}
 	bad := strings.Replace(table, "15 3 ", "15 33 ", 1)
 	m.write("bad", bad, 0o600)
 	if bad == table || exec.Command("crontab", "-n", m.path("bad")).Run() == nil {
-		t.Error("this cron takes every table")
+		t.Error("this cron accepts every table")
 	}
 
 	var env []string
@@ -247,14 +247,14 @@ func TestSystemdUnits(t *testing.T) {
 		for _, unit := range blocksOf(t, section, "ini") {
 			path := regexp.MustCompile(`^# /etc/systemd/system/(\S+)\n`).FindStringSubmatch(unit)
 			if path == nil {
-				t.Fatalf("a unit does not say where it goes:\n%s", unit)
+				t.Fatalf("a unit has no file name:\n%s", unit)
 			}
 			m.write(path[1], m.moveFolders(unit), 0o644)
 			files = append(files, m.path(path[1]))
 		}
 		out, err := exec.Command("systemd-analyze", append([]string{"verify", "--man=no"}, files...)...).CombinedOutput()
 		if err != nil || strings.Contains(string(out), m.dir) {
-			t.Errorf("systemd finds fault with %q: %v\n%s", files, err, out)
+			t.Errorf("systemd rejects %q: %v\n%s", files, err, out)
 		}
 		service, err := os.ReadFile(files[0])
 		if err != nil {
@@ -272,7 +272,7 @@ func TestSystemdUnits(t *testing.T) {
 
 	m.write("bad.service", "[Service]\nType=oneshott\nExecStart=/bin/true\n", 0o644)
 	if out, err := exec.Command("systemd-analyze", "verify", "--man=no", m.path("bad.service")).CombinedOutput(); err == nil && len(out) == 0 {
-		t.Error("this systemd takes every unit")
+		t.Error("this systemd accepts every unit")
 	}
 }
 
@@ -299,11 +299,11 @@ func TestKubernetesManifests(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := yaml.UnmarshalStrict([]byte(strings.Replace(manifest, "backoffLimit", "backofLimit", 1)), new(batchv1.CronJob)); err == nil {
-		t.Error("a field that does not exist is taken")
+		t.Error("an unknown field was accepted")
 	}
 	job := cron.Spec.JobTemplate.Spec
 	if cron.APIVersion != "batch/v1" || cron.Kind != "CronJob" || cron.Name == "" {
-		t.Errorf("it is a %s of %s called %q", cron.Kind, cron.APIVersion, cron.Name)
+		t.Errorf("got a %s of %s named %q", cron.Kind, cron.APIVersion, cron.Name)
 	}
 	if job.PodFailurePolicy != nil && job.Template.Spec.RestartPolicy != corev1.RestartPolicyNever {
 		t.Error("the API server refuses podFailurePolicy unless restartPolicy is Never")
@@ -347,7 +347,7 @@ func lockServers(t *testing.T, command []string, word, url string, hosts ...stri
 	args := slices.Clone(command)
 	i := slices.Index(args, word)
 	if args[0] != "redis-server" || i < 0 {
-		t.Fatalf("no redis-server, or none with the password %s: %q", word, args)
+		t.Fatalf("no redis-server has the password %s: %q", word, args)
 	}
 	args[i] = password
 	url = strings.Replace(url, word, password, 1)
@@ -395,13 +395,13 @@ func TestComposeFile(t *testing.T) {
 	for _, host := range hosts {
 		s := compose.Services[host]
 		if !slices.Equal(s.Command, compose.Server.Command) || len(s.Volumes) != 1 {
-			t.Errorf("%s is no server with a volume: %+v", host, s)
+			t.Errorf("%s is not a server with a volume: %+v", host, s)
 			continue
 		}
 		if volume, _, _ := strings.Cut(s.Volumes[0], ":"); volume != host {
-			t.Errorf("%s keeps its data in %s", host, volume)
+			t.Errorf("%s stores its data in %s", host, volume)
 		} else if _, ok := compose.Volumes[volume]; !ok {
-			t.Errorf("no volume is called %s", volume)
+			t.Errorf("no volume is named %s", volume)
 		}
 	}
 	report := compose.Services["report"]
@@ -438,14 +438,14 @@ func TestKubernetesServersServeLocks(t *testing.T) {
 	}
 	pod := set.Spec.Template.Spec.Containers[0]
 	if set.Spec.ServiceName != service.Name || service.Spec.ClusterIP != corev1.ClusterIPNone || *set.Spec.Replicas != 3 {
-		t.Errorf("no three servers with names of their own: %+v", set.Spec)
+		t.Errorf("want three servers with separate names: %+v", set.Spec)
 	}
 	if set.Spec.VolumeClaimTemplates[0].Name != pod.VolumeMounts[0].Name {
-		t.Errorf("the data are not kept: %+v", pod.VolumeMounts)
+		t.Errorf("the data is not persistent: %+v", pod.VolumeMounts)
 	}
 	url := regexp.MustCompile("`(redlock://[^`]*)`").FindStringSubmatch(sectionText(t, section))
 	if url == nil {
-		t.Fatal("the section names no URL")
+		t.Fatal("the section contains no URL")
 	}
 	backend := strings.Replace(url[1], "PASSWORD", "$(PASSWORD)", 1)
 	m.locksWork(lockServers(t, pod.Command, "$(PASSWORD)", backend, "locks-0.locks", "locks-1.locks", "locks-2.locks"))
@@ -489,6 +489,6 @@ func TestScriptsOfPageRun(t *testing.T) {
 	script := m.moveFolders(blocksOf(t, "A script that cannot be wrapped", "sh")[0])
 	m.checkRan(m.newCommand(t.Context(), "sh", "-c", script), "step-one", "step-two")
 	if out, err := m.newCommand(t.Context(), m.path("usr/bin/holdfast"), "show", "-e", "deploy").Output(); err == nil {
-		t.Errorf("the lock is not released:\n%s", out)
+		t.Errorf("the lock was not released:\n%s", out)
 	}
 }

@@ -40,7 +40,7 @@ func TestNoticesNameEveryLinkedModule(t *testing.T) {
 		}
 	}
 	if linked == 0 || !strings.Contains(string(text), "the Go standard library go1") {
-		t.Errorf("%d modules, and of Go: %.200s", linked, text)
+		t.Errorf("%d modules, and for Go: %.200s", linked, text)
 	}
 }
 

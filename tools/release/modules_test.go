@@ -61,6 +61,6 @@ func TestModuleIsTaggedAfterItsRequirements(t *testing.T) {
 		}
 	}
 	if tags := publicModules(all); tags[0].tagFor("v0.1.0") != "v0.1.0" || place(project+"/cmd/holdfast") < place(project+"/etcd") {
-		t.Errorf("the order is %v", tags)
+		t.Errorf("order = %v", tags)
 	}
 }

@@ -169,7 +169,7 @@ func TestCommandInstallsFromProxy(t *testing.T) {
 	firstRun(t, begin, filepath.Join(gopath, "bin"))
 	version := runProgram(t, nil, filepath.Join(gopath, "bin", "holdfast"), "--version")
 	if !strings.HasPrefix(version, "holdfast v0.1.0 ") {
-		t.Errorf("the installed command says %q", version)
+		t.Errorf("the installed command prints %q", version)
 	}
 }
 
@@ -180,13 +180,13 @@ func firstRun(t *testing.T, begin time.Time, bin string) {
 	_, line, ok := strings.Cut(readFile(t, repository, "README.md"), "\nholdfast run ")
 	line, _, _ = strings.Cut(line, "#")
 	if !ok {
-		t.Fatal("the README runs nothing")
+		t.Fatal("the README runs no command")
 	}
 	env := []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOLDFAST_BACKEND=sqlite:" + filepath.Join(t.TempDir(), "locks.db")}
 	begin = time.Now()
 	got := runProgram(t, env, "sh", "-c", "printf '#!/bin/sh\necho reported $HOLDFAST_LOCK_TOKEN\n' >report.sh && chmod +x report.sh && holdfast run "+line)
 	if token := strings.TrimPrefix(got, "reported "); token == got || token == "" {
-		t.Errorf("the first run says %q", got)
+		t.Errorf("the first run prints %q", got)
 	}
 	t.Logf("installed in %v, and the first run took %v", took.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond))
 }
@@ -237,7 +237,7 @@ func TestGoSumHasHashesOfTags(t *testing.T) {
 		sums := readFile(t, s.dir, "cmd/holdfast/go.sum")
 		for _, want := range []string{path + " v0.1.0 " + got.Sum + "\n", path + " v0.1.0/go.mod " + got.GoModSum + "\n"} {
 			if !strings.Contains(sums, want) {
-				t.Errorf("go.sum of the command does not have %q", want)
+				t.Errorf("the command's go.sum lacks %q", want)
 			}
 		}
 	}
@@ -252,7 +252,7 @@ func TestRehearsalLeavesRepositoryUnchanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	if inGit(t, root, "rev-parse", "HEAD") != before || inGit(t, root, "tag") != "" || inGit(t, root, "status", "--porcelain") != "" {
-		t.Error("the repository has changed")
+		t.Error("the repository was changed")
 	}
 	r.tag = true
 	if err := r.run(); err != nil {
@@ -269,7 +269,7 @@ func TestRehearsalLeavesRepositoryUnchanged(t *testing.T) {
 	}
 	slices.Sort(want)
 	if !slices.Equal(tags, want) {
-		t.Errorf("the tags are %q, want %q", tags, want)
+		t.Errorf("tags = %q, want %q", tags, want)
 	}
 	if text := readFile(t, root, "CHANGELOG.md"); !strings.Contains(text, "## [Unreleased]\n\n## [0.1.0] - 20") {
 		t.Errorf("the changelog begins\n%.800s", text)
@@ -278,14 +278,14 @@ func TestRehearsalLeavesRepositoryUnchanged(t *testing.T) {
 	// The next release changes every requirement, and needs new text in the changelog.
 	next := release{root: root, version: "v0.2.0", out: t.TempDir(), tag: true}
 	if err := next.run(); err == nil || !strings.Contains(err.Error(), "[Unreleased] of CHANGELOG.md is empty") {
-		t.Errorf("a release without a word in the changelog: %v", err)
+		t.Errorf("a release without a changelog entry: %v", err)
 	}
 	changes := strings.Replace(readFile(t, root, "CHANGELOG.md"), "## [Unreleased]\n", "## [Unreleased]\n\n- All: what is new in xyzzy.\n", 1)
 	if err := os.WriteFile(filepath.Join(root, "CHANGELOG.md"), []byte(changes), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := next.run(); err == nil || !strings.Contains(err.Error(), "not committed") {
-		t.Errorf("a release of changes that are not committed: %v", err)
+		t.Errorf("a release with uncommitted changes: %v", err)
 	}
 	commitAll(t, root)
 	if err := next.run(); err != nil {
@@ -300,14 +300,14 @@ func TestRehearsalLeavesRepositoryUnchanged(t *testing.T) {
 	}
 	for _, file := range []string{"go.work", "cmd/holdfast/go.mod", "cmd/holdfast/go.sum"} {
 		if text := readFile(t, root, file); strings.Contains(text, "holdfast v0.1.0") || !strings.Contains(text, "holdfast v0.2.0") {
-			t.Errorf("%s does not name the new version:\n%s", file, text)
+			t.Errorf("%s does not contain the new version:\n%s", file, text)
 		}
 	}
 
 	// A version that has a tag is built from the tag, with the notes at that commit.
 	again, err := cutRelease(root, filepath.Join(t.TempDir(), "source"), "v0.1.0")
 	if err != nil || !again.tagged || strings.Contains(again.notes, "xyzzy") {
-		t.Errorf("the first release once more: %+v, %v", again, err)
+		t.Errorf("the same release again: %+v, %v", again, err)
 	}
 }
 
@@ -360,7 +360,7 @@ func TestDownloadsAreComplete(t *testing.T) {
 	t.Run("Version", func(t *testing.T) {
 		got := runProgram(t, nil, filepath.Join(out, "holdfast_linux_amd64_v1/holdfast"), "--version")
 		if !strings.HasPrefix(got, "holdfast v0.1.0 commit ") {
-			t.Errorf("the program says %q", got)
+			t.Errorf("the program prints %q", got)
 		}
 	})
 	t.Run("Checksums", func(t *testing.T) {
@@ -372,7 +372,7 @@ func TestDownloadsAreComplete(t *testing.T) {
 		firstRun(t, begin, filepath.Join(dir, "holdfast_0.1.0_linux_amd64"))
 		for _, want := range []string{"holdfast", "LICENSE", "THIRD_PARTY", "man/holdfast-run.1", "completions/_holdfast"} {
 			if !slices.Contains(strings.Fields(names), "holdfast_0.1.0_linux_amd64/"+want) {
-				t.Errorf("the archive has no %s:\n%s", want, names)
+				t.Errorf("the archive lacks %s:\n%s", want, names)
 			}
 		}
 	})
@@ -384,14 +384,14 @@ func TestDownloadsAreComplete(t *testing.T) {
 			runProgram(t, nil, "sh", "-c", "mkdir -p "+dir+"/var/lib/dpkg/info "+dir+"/var/lib/dpkg/updates && touch "+dir+"/var/lib/dpkg/status")
 			runProgram(t, nil, "dpkg", "--root="+dir, "-i", deb)
 			if changed := runProgram(t, nil, "dpkg", "--root="+dir, "-V", "holdfast"); changed != "" {
-				t.Errorf("files are not those of the package:\n%s", changed)
+				t.Errorf("the files differ from the package's:\n%s", changed)
 			}
 		} else {
 			runProgram(t, nil, "dpkg-deb", "-x", deb, dir)
 		}
 		firstRun(t, begin, filepath.Join(dir, "usr/bin"))
 		if got := runProgram(t, nil, "dpkg-deb", "-f", deb, "Version", "Architecture"); got != "Version: 0.1.0-1\nArchitecture: amd64" {
-			t.Errorf("the package says %q", got)
+			t.Errorf("the package contains %q", got)
 		}
 		installedWell(t, dir)
 	})
@@ -399,12 +399,12 @@ func TestDownloadsAreComplete(t *testing.T) {
 		rpm := filepath.Join(out, "holdfast-0.1.0-1.x86_64.rpm")
 		runProgram(t, nil, "rpm", "-K", rpm)
 		if got := runProgram(t, nil, "rpm", "-qp", "--qf", "%{NAME} %{VERSION} %{ARCH} %{LICENSE}", rpm); got != "holdfast 0.1.0 x86_64 Apache-2.0" {
-			t.Errorf("the package says %q", got)
+			t.Errorf("the package contains %q", got)
 		}
 		files := runProgram(t, nil, "rpm", "-qplv", rpm)
 		for _, want := range []string{" /usr/bin/holdfast", " /usr/share/man/man1/holdfast-run.1.gz", " /usr/share/zsh/site-functions/_holdfast"} {
 			if !strings.Contains(files+"\n", want+"\n") {
-				t.Errorf("the package has no%s:\n%s", want, files)
+				t.Errorf("the package lacks%s:\n%s", want, files)
 			}
 		}
 		if os.Getuid() == 0 {
@@ -427,7 +427,7 @@ func TestDownloadsAreComplete(t *testing.T) {
 		at := slices.Index(sums, "holdfast_0.1.0_linux_amd64.tar.gz")
 		want := "holdfast_0.1.0_linux_amd64.tar.gz\"\n      sha256 \"" + sums[at-1] + "\"\n"
 		if !strings.Contains(rb, want) || strings.Contains(rb, "{{") {
-			t.Errorf("the formula does not have %q:\n%s", want, rb)
+			t.Errorf("the formula lacks %q:\n%s", want, rb)
 		}
 	})
 }
@@ -442,12 +442,12 @@ func describeTree(t *testing.T, dir string) string {
 func installedWell(t *testing.T, dir string) {
 	t.Helper()
 	if got := runProgram(t, nil, filepath.Join(dir, "usr/bin/holdfast"), "--version"); !strings.HasPrefix(got, "holdfast v0.1.0 commit ") {
-		t.Errorf("the installed program says %q", got)
+		t.Errorf("the installed program prints %q", got)
 	}
 	for page, want := range map[string]string{"holdfast.1.gz": "SEE ALSO", "holdfast-run.1.gz": "--kill-after", "holdfast-exit-codes.1.gz": "124"} {
 		shown := runProgram(t, nil, "sh", "-c", "zcat "+filepath.Join(dir, "usr/share/man/man1", page)+" | mandoc -T ascii -W error | col -b")
 		if !strings.Contains(shown, want) {
-			t.Errorf("%s is shown without %q:\n%s", page, want, shown)
+			t.Errorf("%s is printed without %q:\n%s", page, want, shown)
 		}
 	}
 	// bash-completion, which the completions need, may be missing here. This function replaces it: it splits
@@ -458,7 +458,7 @@ __start_holdfast; echo "${COMPREPLY[@]}"`
 	completions := filepath.Join(dir, "usr/share/bash-completion/completions/holdfast")
 	got := runProgram(t, nil, "bash", "--norc", "-c", complete, "bash", completions, filepath.Join(dir, "usr/bin"))
 	if strings.TrimSpace(got) != "elect" {
-		t.Errorf("bash completes \"holdfast el\" by %q", got)
+		t.Errorf("bash completes \"holdfast el\" to %q", got)
 	}
 }
 
@@ -518,11 +518,11 @@ func containerWorks(t *testing.T, out string) {
 			entry = argv[0]
 		case "FROM", "ARG", "#":
 		default:
-			t.Errorf("the test does not know %s", f[0])
+			t.Errorf("the test does not handle %s", f[0])
 		}
 	}
 	if id, _, _ := strings.Cut(user, ":"); id == "" || id == "0" || strings.Trim(id, "0123456789") != "" {
-		t.Errorf("the user is %q: Kubernetes wants a number to see that it is not root", user)
+		t.Errorf("the user is %q: Kubernetes needs a number to verify that it is not root", user)
 	}
 	if os.Getuid() != 0 {
 		t.Skip("only root can change the root of a process")
@@ -531,7 +531,7 @@ func containerWorks(t *testing.T, out string) {
 		t.Fatal(err)
 	}
 	if got := runProgram(t, nil, "chroot", "--userspec="+user, dir, entry, "demo"); !strings.Contains(got, "lost") {
-		t.Errorf("the demo in the container says\n%s", got)
+		t.Errorf("the demo in the container prints\n%s", got)
 	}
 }
 
@@ -556,6 +556,6 @@ func imageWorks(t *testing.T, out string) {
 		t.Errorf("the user of the image is %q", user)
 	}
 	if got := buildah("run", "--isolation", "chroot", container, "--", "/usr/bin/holdfast", "demo"); !strings.Contains(got, "lost") {
-		t.Errorf("the demo in the image says\n%s", got)
+		t.Errorf("the demo in the image prints\n%s", got)
 	}
 }

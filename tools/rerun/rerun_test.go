@@ -40,7 +40,7 @@ func TestOnlyStallsAreRepeated(t *testing.T) {
 	} {
 		_, verdicts := readRecorded(t, name)
 		if len(verdicts) != len(want) {
-			t.Errorf("%s: the tests that failed are %v", name, verdicts)
+			t.Errorf("%s: failed tests = %v", name, verdicts)
 		}
 		for test, why := range want {
 			if got := verdicts[test]; !strings.Contains(got, why) || (got == "") != (why == "") {
@@ -70,14 +70,14 @@ func TestBrokenPromisesAreNotRepeated(t *testing.T) {
 		"4 were inside at once, want 3", "the balance is 1 behind the lock, want 2",
 	} {
 		if !wrongOfTest.MatchString("    rig_test.go:1: " + text) {
-			t.Errorf("a test is repeated that prints %q", text)
+			t.Errorf("a test that prints %q is repeated", text)
 		}
 	}
 	for _, text := range []string{
 		"not within 20s: a renewal", `Acquire("k") = holdfast: acquire "k": unavailable: no answer in 2s`, "Check() = <nil> with token 5",
 	} {
 		if found := wrongOfTest.FindString(text); found != "" {
-			t.Errorf("a test is not repeated that prints %q, for %q", text, found)
+			t.Errorf("a test that prints %q is not repeated, for %q", text, found)
 		}
 	}
 }
@@ -110,7 +110,7 @@ func TestSummaryCountsTests(t *testing.T) {
 		}
 	}
 	if done := lines.close(); done != "DONE 1 tests in 1s\n" || out.String() != "=== Failed\nexit" {
-		t.Errorf("the last line is %q, behind %q", done, &out)
+		t.Errorf("the last line is %q, after %q", done, &out)
 	}
 }
 

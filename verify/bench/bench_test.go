@@ -103,7 +103,7 @@ func TestRatioComparesRunsOfOneRound(t *testing.T) {
 		t.Errorf("got %v, %v, want 2/3, the median of 1/2, 2/3 and 5/6", got, ok)
 	}
 	if got, ok := medianRatio(ours, []float64{0, 0, 1}); ok {
-		t.Errorf("got %v beside one that did nothing", got)
+		t.Errorf("got %v beside an idle library", got)
 	}
 }
 
@@ -123,7 +123,7 @@ func TestUnfinishedWaitsCountAsLongest(t *testing.T) {
 	t.Parallel()
 	none := sample{longest: 7 * time.Second}
 	if got := none.percentile(0.5); got != 7*time.Second {
-		t.Errorf("without any wait that ended: %v", got)
+		t.Errorf("without a finished wait: %v", got)
 	}
 	some := sample{waits: []time.Duration{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}}
 	if got := some.percentile(0.99); got != 10 {
@@ -141,7 +141,7 @@ func TestMedianOfOddAndEvenCounts(t *testing.T) {
 		t.Errorf("median(4, 1, 2, 9) = %v", got)
 	}
 	if !slices.Equal(list, []float64{9, 1, 5}) {
-		t.Error("median has changed its argument")
+		t.Error("median changed its argument")
 	}
 }
 

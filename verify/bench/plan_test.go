@@ -21,7 +21,7 @@ func TestPlanUsesFewestNodeSets(t *testing.T) {
 			t.Errorf("%s: %d sets, a node at %.2f", l.name, p.sets, node(p.sets))
 		}
 		if p.why == "processor" && p.sets > 1 && node(p.sets-1) <= full {
-			t.Errorf("%s: %d sets, one less would do", l.name, p.sets)
+			t.Errorf("%s: %d sets, one fewer would do", l.name, p.sets)
 		}
 	}
 }

@@ -20,7 +20,7 @@ func TestBusyShareExcludesIdleTime(t *testing.T) {
 	}
 	for _, text := range []string{"", "cpu0 1 2 3 4 5 6 7 8 9 10\n", "cpu 1 2 3\n", "cpu 1 2 3 x 5 6 7 8\n"} {
 		if _, err := parseProcessors(text); err == nil {
-			t.Errorf("%q is no first line of /proc/stat", text)
+			t.Errorf("%q is not the first line of /proc/stat", text)
 		}
 	}
 }

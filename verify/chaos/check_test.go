@@ -179,10 +179,10 @@ func TestRecoveryCountsFromFreeLock(t *testing.T) {
 	}
 	late := &attempt{asked: 22, got: 25}
 	if free, ok := buildHistory(well, late).nextGrant(5); free != 3 || !ok {
-		t.Errorf("nobody asked for a while: %d, %v, want 3", free, ok)
+		t.Errorf("no request for a while: %d, %v, want 3", free, ok)
 	}
 	if free, ok := buildHistory(well, &attempt{asked: 12, gaveUp: 21}, &attempt{asked: 14, gaveUp: 30}, late).nextGrant(5); free != 11 || !ok {
-		t.Errorf("another had asked before and still did: %d, %v, want 11", free, ok)
+		t.Errorf("another client had asked before and still did: %d, %v, want 11", free, ok)
 	}
 	if free, ok := buildHistory(killed).nextGrant(5); ok {
 		t.Errorf("nobody came: %d", free)
@@ -191,23 +191,23 @@ func TestRecoveryCountsFromFreeLock(t *testing.T) {
 	for end, want := range map[int64]int64{8: 15, 22: 3, 30: 0} { // the lock was released at 10
 		asleep.stops = []suspension{{"c", 4, end}}
 		if free, ok := asleep.nextGrant(5); free != want || !ok {
-			t.Errorf("the only one who asked was stopped until %d: %d, %v, want %d", end, free, ok, want)
+			t.Errorf("the only waiter was suspended until %d: %d, %v, want %d", end, free, ok, want)
 		}
 	}
 	asleep.stops = []suspension{{"c", 4, 22}}
 	asleep.attempts = append(asleep.attempts, &attempt{client: "c2.1", asked: 14, gaveUp: 26})
 	if free, ok := asleep.nextGrant(5); free != 11 || !ok {
-		t.Errorf("another who asked was not: %d, %v, want 11", free, ok)
+		t.Errorf("another waiter was not suspended: %d, %v, want 11", free, ok)
 	}
 	renewed := &attempt{asked: 1, got: 2, until: 4, left: 20, released: 21}
 	for gaveUp, want := range map[int64]bool{29: false, 31: true} {
 		if got := buildHistory(renewed, &attempt{asked: 3, gaveUp: gaveUp}).waitedInVain(5, 10); got != want {
-			t.Errorf("gave up at %d, the lock having been released at 20: waited %v", gaveUp, got)
+			t.Errorf("gave up at %d after a release at 20: waited %v", gaveUp, got)
 		}
 	}
 	for gaveUp, want := range map[int64]bool{29: false, 31: true} {
 		if got := buildHistory(killed, &attempt{asked: 3, gaveUp: gaveUp}).waitedInVain(5, 10); got != want {
-			t.Errorf("gave up at %d, the lease having ended at 20: waited %v", gaveUp, got)
+			t.Errorf("gave up at %d after the lease ended at 20: waited %v", gaveUp, got)
 		}
 	}
 }
@@ -218,7 +218,7 @@ func TestWaitForFreeLockExcludesEarlierHolders(t *testing.T) {
 	later := &attempt{asked: 2, got: 40, until: 99, left: 49, released: 49}
 	for bound, want := range map[int64]bool{4: true, 5: false} {
 		if got := buildHistory(first, next, &attempt{asked: 3, gaveUp: 24}).waitedInVain(0, bound); got != want {
-			t.Errorf("waited from 3 to 24, of which the lock was free for 5 together, bound %d: %v", bound, got)
+			t.Errorf("waited from 3 to 24 while the lock was free for 5 in total, bound %d: %v", bound, got)
 		}
 	}
 	for bound, want := range map[int64]bool{20: true, 21: false} {
@@ -336,11 +336,11 @@ func TestForceEndsReaderAndWriter(t *testing.T) {
 		place := map[string]string{reader: "x", writer: "of a place"}[first]
 		taken := event{T: 3, Kind: forcing, Key: "hr0#1", Try: "f", ID: place}
 		if n := trusted(append(slices.Clone(events), taken)); n != 0 {
-			t.Errorf("%s, then %s: %d overlaps though an operator has taken a place", first, second, n)
+			t.Errorf("%s, then %s: %d overlaps although an operator forced a place", first, second, n)
 		}
 		taken.T = 13
 		if n := trusted(append(slices.Clone(events), taken)); n != 1 {
-			t.Errorf("%s, then %s: %d overlaps with a place that was taken later, want 1", first, second, n)
+			t.Errorf("%s, then %s: %d overlaps with a place forced later, want 1", first, second, n)
 		}
 	}
 }
@@ -391,7 +391,7 @@ func TestScheduleIsValid(t *testing.T) {
 	}
 	for i := range spans {
 		if n := windowOf(spans[i].key("h", 3)); n != i {
-			t.Errorf("key of window %d says %d", i, n)
+			t.Errorf("key of window %d is %d", i, n)
 		}
 	}
 	if got := fmt.Sprint(s.nodesOfKind(durable), s.nodesOfKind(volatile), s.nodesOfKind("")); got != "[0 1 2] [3 4] [0 1 2 3 4]" {
@@ -426,13 +426,13 @@ func TestClassesCanBeChosen(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !s.hasFault("pause-client") || s.hasFault("nothing") {
-		t.Error("the schedule does not know its faults")
+		t.Error("the schedule does not list its faults")
 	}
 	if err := s.keepClasses([]string{"node-full", "calm"}); err != nil || len(s.Windows) != 2 || s.hasFault("pause-client") {
 		t.Errorf("%v, left %+v", err, s.Windows)
 	}
 	if err := s.keepClasses([]string{"node-wipe"}); err == nil {
-		t.Error("a class without windows is taken")
+		t.Error("a class without windows was accepted")
 	}
 }
 
@@ -474,7 +474,7 @@ func TestTrustEndsWithLastObservation(t *testing.T) {
 	looks <- true // the first observation is recorded
 	one := trusted()
 	if one.until <= h.until || one.until > monotonicNow() || one.lost != 0 {
-		t.Errorf("trusted until %d and lost at %d, want some time after %d", one.until, one.lost, h.until)
+		t.Errorf("trusted until %d and lost at %d, want a time after %d", one.until, one.lost, h.until)
 	}
 	looks <- false
 	h.release(t.Context()) // release waits
@@ -525,7 +525,7 @@ func TestSuspendedOldEtcdPromisesLess(t *testing.T) {
 			t.Errorf("etcd %s: %+v", version, cl)
 		}
 		if cl := j.classFor("leader-pause", killed); cl.shared != "" || !cl.lives {
-			t.Errorf("etcd %s, of which nothing was stopped: %+v", version, cl)
+			t.Errorf("etcd %s, never suspended: %+v", version, cl)
 		}
 	}
 }
@@ -600,7 +600,7 @@ func TestScheduleFitsFewerNodes(t *testing.T) {
 		for _, w := range s.Windows {
 			for _, f := range w.Faults {
 				if f.Nodes > 1 && f.Each > f.For && f.Each < f.For+s.TTL {
-					t.Errorf("%s has the next node %v after the last one is back, less than a TTL", w.Class, f.Each-f.For)
+					t.Errorf("%s affects the next node %v after the last one is back, less than a TTL", w.Class, f.Each-f.For)
 				}
 			}
 		}
@@ -614,7 +614,7 @@ func TestScheduleFitsFewerNodes(t *testing.T) {
 				now = max(now, f.Nodes)
 			}
 			if now > n || (now > n/2) != (before > whole.Nodes/2) {
-				t.Errorf("%s strikes %d of %d nodes, and %d of %d before", w.Class, now, n, before, whole.Nodes)
+				t.Errorf("%s affects %d of %d nodes, and %d of %d before", w.Class, now, n, before, whole.Nodes)
 			}
 		}
 	}
@@ -642,7 +642,7 @@ func TestLeaseLongerThanElectionMustSurvive(t *testing.T) {
 			t.Errorf("a lease of %v is too short for an election of 3 s: %v, want %v", ttl, got, short)
 		}
 		if bears.tooShort(int64(ttl)) {
-			t.Errorf("a lease of %v is too short where nothing is elected", ttl)
+			t.Errorf("a lease of %v counts as too short without an election", ttl)
 		}
 	}
 }
@@ -660,7 +660,7 @@ func TestForceOfSlotEndsItsReadersTrust(t *testing.T) {
 		{T: 7, Kind: got, Client: "b.0", Key: name, Try: "b", ID: "writer", Token: 9100, Until: 100},
 	})
 	if found := locks[name].findOverlaps((*attempt).trustedInterval); len(found) > 0 {
-		t.Errorf("the reader is said to trust its lease: %v", found)
+		t.Errorf("the reader still trusts its lease: %v", found)
 	}
 }
 

@@ -92,7 +92,7 @@ func TestWrongClockPreventsNewCounter(t *testing.T) {
 				}
 				for _, node := range c.nodes[:most] {
 					if want := node.redis.Addr(); !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), ": CLOCK") {
-						t.Errorf("%q does not mention %q and CLOCK", err, want)
+						t.Errorf("%q does not contain %q and CLOCK", err, want)
 					}
 					if left, err := node.lockKeys("*" + key); err != nil || len(left) > 0 {
 						t.Errorf("left behind: %q, %v", left, err)
@@ -100,7 +100,7 @@ func TestWrongClockPreventsNewCounter(t *testing.T) {
 				}
 				for _, want := range []string{words, "synchronise the clocks"} {
 					if !strings.Contains(err.Error(), want) {
-						t.Errorf("%q does not mention %q", err, want)
+						t.Errorf("%q does not contain %q", err, want)
 					}
 				}
 				c.jumpClocks(most, 0)
@@ -129,12 +129,12 @@ func TestLeaseSurvivesClockJumpOfMinority(t *testing.T) {
 			}
 			c.jumpClocks(jumped, time.Hour)
 			if err := lease.Extend(t.Context(), ttl); errors.Is(err, holdfast.ErrLost) != (jumped > 1) {
-				t.Errorf("a renewal while %d of 3 clocks have jumped: %v", jumped, err)
+				t.Errorf("a renewal after %d of 3 clocks jumped: %v", jumped, err)
 			}
 			c.jumpClocks(jumped, 0)
 			time.Sleep(ttl) // without renewals the lease would be over
 			if err := lease.Check(t.Context()); errors.Is(err, holdfast.ErrLost) != (jumped > 1) {
-				t.Errorf("where %d of 3 clocks have jumped: %v", jumped, err)
+				t.Errorf("after %d of 3 clocks jumped: %v", jumped, err)
 			}
 			if err := lease.Release(t.Context()); errors.Is(err, holdfast.ErrLost) != (jumped > 1) {
 				t.Error(err)
@@ -202,7 +202,7 @@ func TestDatabaseClockEndsLeasesAndKeepsTokensRising(t *testing.T) {
 	jump(0)
 	time.Sleep(time.Until(second.TrustedUntil))
 	if _, err := try(long); !errors.Is(err, holdfast.ErrHeld) {
-		t.Errorf("set back by a minute, after the lease is over: %v, want ErrHeld", err)
+		t.Errorf("clock set back by a minute, after the lease expired: %v, want ErrHeld", err)
 	}
 	jump(2 * time.Minute)
 	third, err := try(long)

@@ -60,7 +60,7 @@ func TestBrokenElectionPromiseIsReported(t *testing.T) {
 		{T: 2, Kind: observed, Key: electorate, Err: election.ErrTermDecreased.Error() + ": from 9 to 7"},
 	})
 	if len(r.Findings) != 1 || r.Findings[0].Promise != neverBack {
-		t.Errorf("an observer says that the term went back: %v", r.Findings)
+		t.Errorf("an observer saw the term fall: %v", r.Findings)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestEachLeaderHasSuccessor(t *testing.T) {
 				t.Fatal(err)
 			}
 			if t.Log(r.Text()); !r.Passed() || len(r.Killed) != times || len(r.Resigned) != times {
-				t.Errorf("a promise was broken, or not every leader was followed by another")
+				t.Errorf("a promise was broken, or a leader had no successor")
 			}
 		})
 	}

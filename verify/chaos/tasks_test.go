@@ -150,7 +150,7 @@ func TestEachTaskHasWorkers(t *testing.T) {
 				t.Errorf("%s: %d workers in %d clients", task.title(), total, clients)
 			}
 			if o.Peer = true; task.workers(&o) != 0 {
-				t.Errorf("%s: another recipe does it", task.title())
+				t.Errorf("%s: another recipe does the same", task.title())
 			}
 		}
 	}

@@ -82,7 +82,7 @@ func openConsole(t *testing.T, nodes int) *visit {
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		for _, text := range v.faults {
-			t.Errorf("the browser says: %s", text)
+			t.Errorf("the browser reports: %s", text)
 		}
 	})
 	listening := make(chan struct{})
@@ -155,7 +155,7 @@ func TestPageShowsHoldersAndWaiters(t *testing.T) {
 	v.doSteps(waitUntil(`document.querySelectorAll("#d-queue li").length === 3`))
 	if got := evaluateJS[string](v, `[...document.querySelectorAll("#d-queue li")]
 		.map((li) => li.textContent.split(" ")[0]).join(" ")`); got != "batch-3 batch-2 batch-4" {
-		t.Errorf("the queue is %s", got)
+		t.Errorf("queue = %s", got)
 	}
 	v.doSteps(waitUntil(`document.querySelectorAll("#d-votes tbody tr").length === 3`))
 	for _, s := range v.servers {
@@ -273,12 +273,12 @@ func TestNarrowAndEnlargedPagesShowEverything(t *testing.T) {
 				t.Errorf("%s, %+v: %d pixels too wide", name, size, got)
 			}
 			if got := evaluateJS[string](v, hiddenElements); got != "" {
-				t.Errorf("%s, %+v: %s is cut off", name, size, got)
+				t.Errorf("%s, %+v: %s is clipped", name, size, got)
 			}
 			if got := evaluateJS[int](v, visibleElements); texts[name] == 0 {
 				texts[name] = got
 			} else if got < texts[name] {
-				t.Errorf("%s, %+v: %d texts are shown of %d", name, size, got, texts[name])
+				t.Errorf("%s, %+v: %d texts are shown, of %d", name, size, got, texts[name])
 			}
 		}
 	}
@@ -314,7 +314,7 @@ func TestPageStaysLiveWithTenThousandLocks(t *testing.T) {
 	paint := evaluateJS[float64](v, paints+`[0].startTime`)
 	t.Logf("opened again: the first paint after %.0f ms, 50 rows after %s", paint, time.Since(began).Round(time.Millisecond))
 	if paint > 5000 {
-		t.Errorf("the first paint comes after %.0f ms", paint)
+		t.Errorf("the first paint took %.0f ms", paint)
 	}
 
 	before := v.pageCosts()
@@ -384,10 +384,10 @@ func TestNamesFromClientsAreOnlyText(t *testing.T) {
 	v.doSteps(chromedp.Click(`#l-table tbody tr:first-child a`), chromedp.WaitVisible(`#detail`))
 	v.awaitTexts(`#d-facts`, "<script>")
 	if got := evaluateJS[int](v, `document.querySelectorAll("img, main script, b").length`); got != 0 {
-		t.Errorf("%d elements were made of names", got)
+		t.Errorf("%d elements were created from names", got)
 	}
 	if got := evaluateJS[string](v, `document.title`); strings.Contains(got, "gotcha") {
-		t.Error("a name ran as a script")
+		t.Error("a name was executed as a script")
 	}
 }
 

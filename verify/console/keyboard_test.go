@@ -47,7 +47,7 @@ func (v *visit) checkFocusVisible() {
 		const e = document.activeElement, style = getComputedStyle(e), box = e.getBoundingClientRect();
 		return style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2 && box.width > 0 && box.bottom > 0 && box.top < innerHeight;
 	})()`) {
-		v.t.Errorf("one does not see that %s has the focus", evaluateJS[string](v, focus))
+		v.t.Errorf("the focus on %s is not visible", evaluateJS[string](v, focus))
 	}
 }
 
@@ -60,7 +60,7 @@ func (v *visit) tabTo(want string) {
 			return
 		}
 	}
-	v.t.Fatalf("Tab does not come to %s", want)
+	v.t.Fatalf("Tab does not reach %s", want)
 }
 
 // tabStops returns the elements that Tab visits, from the top of the page or the first field of a dialogue,
@@ -80,7 +80,7 @@ func (v *visit) tabStops() (names []string) {
 		names = append(names, at)
 		v.pressKeys(kb.Tab)
 	}
-	v.t.Fatalf("Tab does not come round: %v", names)
+	v.t.Fatalf("Tab does not return to the start: %v", names)
 	return nil
 }
 
@@ -113,7 +113,7 @@ func TestKeyboardReachesEveryControl(t *testing.T) {
 	} {
 		view.open()
 		if got, want := v.tabStops(), usable(view.in); !slices.Equal(got, want) || len(want) < 5 {
-			t.Errorf("%s: Tab comes to %q, want %q", view.name, got, want)
+			t.Errorf("%s: Tab reaches %q, want %q", view.name, got, want)
 		}
 	}
 }
@@ -223,10 +223,10 @@ func TestKeyboardCanForceRelease(t *testing.T) {
 	v.pressKeys(kb.Enter)
 	v.awaitTexts(`#f-error`, "not the token")
 	if took := time.Since(began); took < time.Second {
-		t.Errorf("a wrong token is answered after %s", took)
+		t.Errorf("the answer to a wrong token took %s", took)
 	}
 	if got := v.said.String(); !strings.Contains(got, "wrong token") || !strings.Contains(got, "127.0.0.1") {
-		t.Errorf("the console says of a wrong token: %q", got)
+		t.Errorf("the console's message for a wrong token: %q", got)
 	}
 	v.awaitFocus("f-token")
 	v.awaitTexts(`#d-state`, "held")

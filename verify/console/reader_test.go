@@ -88,7 +88,7 @@ func TestEveryElementHasAccessibleName(t *testing.T) {
 		for role, names := range want {
 			for _, name := range names {
 				if !slices.ContainsFunc(namesOf(tree, role), func(got string) bool { return strings.HasPrefix(got, name) }) {
-					t.Errorf("%s: no %s is called %q: %q", view, role, name, namesOf(tree, role))
+					t.Errorf("%s: no %s is named %q: %q", view, role, name, namesOf(tree, role))
 				}
 			}
 		}
@@ -198,7 +198,7 @@ func TestScreenReaderAnnouncesEachChangeOnce(t *testing.T) {
 	v.forgetErrors() // errors about the stopped console
 	for _, region := range []string{"headline", "said", "l-said", "doc-text"} {
 		if !evaluateJS[bool](v, fmt.Sprintf(`document.getElementById(%q).checkVisibility()`, region)) {
-			t.Errorf("%s is not there before it speaks", region)
+			t.Errorf("%s does not exist before its announcement", region)
 		}
 	}
 }
@@ -218,7 +218,7 @@ func TestStateIsShownWithoutColorToo(t *testing.T) {
 		})`) {
 			level, words := s[0], s[1]
 			if before, ok := meaning[words]; ok && before != level {
-				t.Errorf("%s: %q stands in the colours of %s and of %s", when, words, before, level)
+				t.Errorf("%s: %q has the colors of %s and of %s", when, words, before, level)
 			}
 			meaning[words] = level
 		}

@@ -54,7 +54,7 @@ func TestDashboardMatchesGrafanaTypes(t *testing.T) {
 	}
 	for _, wrong := range [][2]string{{`"gridPos"`, `"gridPoz"`}, {`"schemaVersion": `, `"schemaVersion": "39" + `}} {
 		if checkTypes(t, libraries, strings.Replace(string(text), wrong[0], wrong[1], 1)) == "" {
-			t.Errorf("with %s in place of %s it is a dashboard too", wrong[1], wrong[0])
+			t.Errorf("with %s in place of %s the dashboard is still valid", wrong[1], wrong[0])
 		}
 	}
 }

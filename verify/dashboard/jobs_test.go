@@ -54,7 +54,7 @@ func newSite(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	if n := bytes.Count(rules, []byte(" > 60\n")); n != 2 {
-		t.Fatalf("%d rules are about a minute, want 2", n)
+		t.Fatalf("%d rules concern a minute, want 2", n)
 	}
 	rules = bytes.ReplaceAll(rules, []byte(" > 60\n"), fmt.Appendf(nil, " > %v\n", shortMinute.Seconds()))
 	exporter := freeAddr(t)
@@ -208,7 +208,7 @@ func TestJobAlertFiresOnlyOnItsFault(t *testing.T) {
 		return len(s.queryPrometheus(`count_over_time(holdfast_job_last_success_timestamp_seconds[1h]) >= 10`, "name")) == len(jobs)
 	})
 	if fired := s.firedAlerts(); len(fired) > 0 {
-		t.Errorf("where all is well there is %q", fired)
+		t.Errorf("without a fault there is %q", fired)
 	}
 	s.holdsThePage()
 
@@ -234,7 +234,7 @@ func TestJobAlertFiresOnlyOnItsFault(t *testing.T) {
 		return len(s.queryPrometheus(`ALERTS{alertstate="firing"}`, "alertname")) == 0
 	})
 	if fired := s.firedAlerts(); !slices.Equal(fired, want) {
-		t.Errorf("in the end there were %q, want %q", fired, want)
+		t.Errorf("at the end there were %q, want %q", fired, want)
 	}
 }
 

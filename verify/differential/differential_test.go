@@ -177,7 +177,7 @@ func (w *world) setCounter() {
 	n := rapid.SampledFrom(slices.Concat(counts, oddCounts)).Draw(w.t, "counter")
 	w.runCommands([]string{"SET", w.keys.Fence, strconv.FormatInt(n, 10)})
 	w.readState()
-	w.t.Logf("the counter is %d", n)
+	w.t.Logf("counter = %d", n)
 }
 
 // lockByOther makes another library take the lock.
@@ -185,7 +185,7 @@ func (w *world) lockByOther() {
 	value := rapid.SampledFrom(foreign).Draw(w.t, "value")
 	w.runCommands(Put(w.keys, value, 8000))
 	w.readState()
-	w.t.Logf("%q tries for the lock", value)
+	w.t.Logf("%q tries to acquire the lock", value)
 }
 
 // setMarker changes the marker of the node.
@@ -196,7 +196,7 @@ func (w *world) setMarker() {
 	} else {
 		w.runCommands([]string{"SET", wire.Set, w.set})
 	}
-	w.t.Logf("the marker is %q", w.set)
+	w.t.Logf("marker = %q", w.set)
 }
 
 func TestScriptsMatchTwin(t *testing.T) {

@@ -23,7 +23,7 @@ func TestKeyExpiresOnlyAfterItsTime(t *testing.T) {
 		atTheLast += watchLapse(t, server, keys, keys.Lock)
 	}
 	if atTheLast == 0 {
-		t.Error("no look in the very millisecond of an expiry found the key still there")
+		t.Error("no read in the millisecond of an expiry still found the key")
 	}
 }
 
@@ -48,7 +48,7 @@ func watchLapse(t *testing.T, server *Server, keys Keys, key string) (atTheLast 
 			return atTheLast // Redis 8 removes a key when the clock reaches its time; a lease's drift covers that
 		}
 		if _, difference := Compare(c, before, o, hears); difference != "" {
-			t.Fatalf("%d ms after its time: %s", o.Before/1000-when, difference)
+			t.Fatalf("%d ms after its expiry: %s", o.Before/1000-when, difference)
 		}
 		if o.After == before && o.Before/1000 == when {
 			atTheLast++
@@ -170,17 +170,17 @@ func TestExpiredPlacesAreSkipped(t *testing.T) {
 			asked := time.Since(begun)
 			left, _ := got.([]any)
 			if want := map[string]int64{"lapsed": 1, "alive until lately": dead + 1}[name]; len(left) != 3 || left[2] != want {
-				t.Errorf("the answer is %v, want %d who wait", got, want)
+				t.Errorf("answer = %v, want %d waiters", got, want)
 			}
 			runCommands(t, server, []string{"ZADD", keys.Queue, "-9000000000001", "!z.1"}) // z.1 was the last to ask
 			begun = time.Now()
 			runCommands(t, server, args(wire.Release.SHA, "3", keys.Lock, keys.Fence, keys.Queue, "a.1"))
 			t.Logf("a request to wait took %v, a release %v", asked, time.Since(begun))
 			if owner := fmt.Sprint(runCommands(t, server, []string{"GET", keys.Lock})[0]); !strings.HasPrefix(owner, "z.1 ") {
-				t.Errorf("the lock is %q's", owner)
+				t.Errorf("the lock belongs to %q", owner)
 			}
 			if n := runCommands(t, server, []string{"ZCARD", keys.Queue})[0]; n.(int64) < 2*(dead-300) {
-				t.Errorf("%d members are left: one script has looked at too many", n)
+				t.Errorf("%d members remain: one script examined too many", n)
 			}
 		})
 	}

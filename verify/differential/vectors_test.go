@@ -46,7 +46,7 @@ func TestVectorsMatchTwin(t *testing.T) {
 			t.Fatal(err)
 		}
 		if string(got) != string(want) {
-			t.Errorf("%s is not what the scripts and their twin do; run go generate ./differential in verify", b.file)
+			t.Errorf("%s differs from the scripts and their twin; run go generate ./differential in verify", b.file)
 		}
 	}
 }
@@ -161,7 +161,7 @@ func (c Case) checkOutcome(t *testing.T, server *Server, keys Keys, now clocks, 
 		t.Errorf("reply %v, want %v", reply, c.Reply)
 	}
 	if got, _ := runCommands(t, server, []string{"GET", wire.Set})[0].(string); got != c.Then.Set {
-		t.Errorf("the marker is %q, want %q", got, c.Then.Set)
+		t.Errorf("marker = %q, want %q", got, c.Then.Set)
 	}
 	after, err := server.State(keys)
 	if err != nil {

@@ -80,7 +80,7 @@ func TestCommandHandlesRedissonLocks(t *testing.T) {
 	go func() { said, _ := java.Do(1, "lock"); waiter <- said }()
 	prints(0, "", "force-release", "job", "--token", "0", "--reason", "it hangs", "--yes")
 	if said := <-waiter; said != "lock" {
-		t.Errorf("the thread that waited: %q", said)
+		t.Errorf("the waiting thread: %q", said)
 	}
 	javaToken(1)
 	says(0, "count", "0")

@@ -40,7 +40,7 @@ func TestNoLibraryLosesIncrementsOrStarves(t *testing.T) {
 			}
 			t.Logf("%+v", r)
 			if r.Lost != 0 || r.Theirs.Locks != count {
-				t.Errorf("%d increments are lost, of %d and %d", r.Lost, r.Ours.Locks, r.Theirs.Locks)
+				t.Errorf("%d increments were lost, of %d and %d", r.Lost, r.Ours.Locks, r.Theirs.Locks)
 			}
 			// Most others retry a few times a second while Holdfast has hundreds of turns. Redisson is woken.
 			least := 100
@@ -48,7 +48,7 @@ func TestNoLibraryLosesIncrementsOrStarves(t *testing.T) {
 				least = 40
 			}
 			if all := r.Ours.Locks + r.Theirs.Locks; r.Ours.Locks*20 < all || r.Theirs.Locks*least < all {
-				t.Errorf("one side had %d of %d turns, the other %d", r.Ours.Locks, all, r.Theirs.Locks)
+				t.Errorf("one side got %d of %d turns, the other %d", r.Ours.Locks, all, r.Theirs.Locks)
 			}
 		})
 	}
@@ -101,7 +101,7 @@ func TestClientsInOtherLanguagesPassTheVectors(t *testing.T) {
 						t.Errorf("%v\n%s", err, out)
 					}
 					if vectors == wrong && !(strings.Contains(string(out), "now-32") && strings.Contains(string(out), "wake-ups")) {
-						t.Errorf("the errors are not named:\n%s", out)
+						t.Errorf("the errors are not documented:\n%s", out)
 					}
 				})
 			}

@@ -124,7 +124,7 @@ func TestMissingWakeUpsAreReportedOnce(t *testing.T) {
 		}
 		defer client.Close()
 		if node := client.Nodes()[0]; node.State != holdfast.NodePolling || node.Err == nil {
-			t.Errorf("the node is %+v, want one that polls and says why", node)
+			t.Errorf("node = %+v, want polling with its reason", node)
 		}
 		(*last.Load()).Close()
 		time.Sleep(time.Minute)
@@ -132,7 +132,7 @@ func TestMissingWakeUpsAreReportedOnce(t *testing.T) {
 			t.Errorf("%d connections, state %v", dialled.Load(), client.Nodes()[0].State)
 		}
 		if n := said.countWord("who poll"); n != 1 {
-			t.Errorf("said %d times, want once:\n%s", n, &said.text)
+			t.Errorf("logged %d times, want once:\n%s", n, &said.text)
 		}
 	})
 }

@@ -57,7 +57,7 @@ func TestFinishUsesFewestTimers(t *testing.T) {
 	edges := []edge{{0, 1, true}, {1, 3, true}, {0, 2, false}, {2, 3, true}, {1, 4, false}}
 	_, stuck, example := countTimers(edges, []bool{3: true, 4: false})
 	if stuck != 1 || example != 4 {
-		t.Errorf("%d stuck, for example %d", stuck, example)
+		t.Errorf("%d dead ends, for example %d", stuck, example)
 	}
 	worst, stuck, _ := countTimers(edges[:4], []bool{3: true})
 	if worst != 1 || stuck != 0 {

@@ -63,7 +63,7 @@ func TestMutantNamesAreUnique(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, m := range readMutants(t) {
 		if seen[m.name] {
-			t.Errorf("%s:%d: %s is there twice", m.file, m.line, m.name)
+			t.Errorf("%s:%d: duplicate mutant %s", m.file, m.line, m.name)
 		}
 		seen[m.name] = true
 	}
@@ -84,7 +84,7 @@ func TestEveryRuleHasMutant(t *testing.T) {
 		for _, p := range patterns {
 			found := regexp.MustCompile(p).FindAllStringSubmatch(string(text), -1)
 			if len(found) < 7 {
-				t.Errorf("%s has only %d rules that look like %s", file, len(found), p)
+				t.Errorf("%s has only %d rules that match %s", file, len(found), p)
 			}
 			for _, m := range found {
 				rules = append(rules, m[1])
@@ -96,7 +96,7 @@ func TestEveryRuleHasMutant(t *testing.T) {
 		for _, tag := range m.tags {
 			broken[tag] = true
 			if !slices.Contains(rules, tag) {
-				t.Errorf("%s:%d: no rule is called %s", m.file, m.line, tag)
+				t.Errorf("%s:%d: no rule is named %s", m.file, m.line, tag)
 			}
 		}
 	}
@@ -252,7 +252,7 @@ func TestPlaceholderMatchesOneIdentifier(t *testing.T) {
 		}
 	}
 	if _, ok := matchWords(splitWords("_1 + _1", 0), splitWords("a + b", 0)); ok {
-		t.Error("one hole stood for two identifiers")
+		t.Error("one placeholder matched two identifiers")
 	}
 }
 

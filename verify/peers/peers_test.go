@@ -67,6 +67,6 @@ func TestPartialRunKeepsOtherCells(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, _ := os.ReadFile(page); string(got) != want.String() {
-		t.Errorf("the page is\n%s\nwant\n%s", got, want.String())
+		t.Errorf("page = \n%s\nwant\n%s", got, want.String())
 	}
 }

@@ -35,10 +35,10 @@ func TestEarlierHolderIsRejected(t *testing.T) {
 	c.enterHolder(1, 1)
 	c.enterHolder(2, 2)
 	if c.writeValue(1, 1) {
-		t.Error("a holder wrote whom a later one has followed")
+		t.Error("a holder wrote after a later holder")
 	}
 	if _, ok := c.enterHolder(3, 1); ok || c.Disorder != 1 {
-		t.Errorf("an earlier token came in: %v, %d out of order", ok, c.Disorder)
+		t.Errorf("an earlier token was accepted: %v, %d out of order", ok, c.Disorder)
 	}
 	if !c.writeValue(2, 1) || c.value != 1 || c.Acked != 1 {
 		t.Errorf("the last holder did not write: %+v", c.tally)
@@ -50,7 +50,7 @@ func TestEarlierHolderCannotWrite(t *testing.T) {
 	c.enterHolder(1, 1)
 	c.removeVisitor(1)
 	if c.writeValue(1, 1) || c.value != 0 {
-		t.Errorf("a holder that was dropped wrote %d", c.value)
+		t.Errorf("a removed holder wrote %d", c.value)
 	}
 }
 

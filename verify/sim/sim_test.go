@@ -171,7 +171,7 @@ func TestSimOfAdoptions(t *testing.T) {
 	}
 	t.Logf("%d grants, of them %d adoptions", grants, adopted)
 	if adopted == 0 {
-		t.Error("nothing is adopted")
+		t.Error("no lease was adopted")
 	}
 }
 
@@ -201,7 +201,7 @@ func TestLeaseSurvivesOutages(t *testing.T) {
 	}
 	slices.Sort(sum.recovery)
 	if len(sum.recovery) == 0 {
-		t.Fatal("no outage was outlived")
+		t.Fatal("no lease survived an outage")
 	}
 	t.Logf("%d leases, %d outages; the holder had the node again within %v (p99), %v (all)", sum.runs, len(sum.recovery),
 		time.Duration(sum.recovery[len(sum.recovery)*99/100]), time.Duration(sum.recovery[len(sum.recovery)-1]))
@@ -217,7 +217,7 @@ func TestRestoredLocksKeepLeaseThroughOutages(t *testing.T) {
 		}
 	}
 	if broken < 15 {
-		t.Errorf("%d of 20 leases have ended or lost a node", broken)
+		t.Errorf("%d of 20 leases ended or lost a node", broken)
 	}
 }
 
@@ -285,7 +285,7 @@ func TestDisabledRuleBreaksPromise(t *testing.T) {
 					return
 				}
 			}
-			t.Errorf("%q is not seen to break", tt.breaks)
+			t.Errorf("%q was not broken", tt.breaks)
 		})
 	}
 }

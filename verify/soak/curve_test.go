@@ -47,7 +47,7 @@ func TestOnlyLeakIsReported(t *testing.T) {
 		{"a leak that is ever faster", true, func(m float64) float64 { return 100 + m*m/100 }},
 	} {
 		if got := drawCurve(c.value); got.exceedsGrowth(f) != c.grows {
-			t.Errorf("%s: grows is %v, by %.3g an hour and in the end %.3g; want %v", c.name, !c.grows,
+			t.Errorf("%s: grows = %v, by %.3g an hour and %.3g at the end; want %v", c.name, !c.grows,
 				got.partBetween(warmUp, 1).pace(), got.partBetween(.5, 1).pace(), c.grows)
 		}
 	}
@@ -56,9 +56,9 @@ func TestOnlyLeakIsReported(t *testing.T) {
 func TestFewSamplesAreNotLeak(t *testing.T) {
 	t.Parallel()
 	if c := (curve{[]float64{0, 1, 2}, []float64{1, 100, 10000}}); c.exceedsGrowth(figure{}) {
-		t.Error("three looks are called a leak")
+		t.Error("three samples count as a leak")
 	}
 	if (curve{}).exceedsGrowth(figure{}) || (curve{}).drawLine(10) != "" {
-		t.Error("no look at all is called a leak")
+		t.Error("no samples count as a leak")
 	}
 }

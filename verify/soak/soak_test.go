@@ -47,7 +47,7 @@ func TestSoakMeasuresEveryGivenEngine(t *testing.T) {
 	} {
 		e := r.Engines[i]
 		if c := e.Counts; c.Granted == 0 || c.HandedOver == 0 || c.GivenUp == 0 || e.Faults == 0 {
-			t.Errorf("%s: %d locks, %d after a wait, %d given up, %d faults; want some of each", e.Name, c.Granted, c.HandedOver, c.GivenUp, e.Faults)
+			t.Errorf("%s: %d locks, %d after a wait, %d timeouts, %d faults; want some of each", e.Name, c.Granted, c.HandedOver, c.GivenUp, e.Faults)
 		}
 		for _, name := range want {
 			if c := e.curveOf(figure{name: name}); len(c.at) < 5 || medianOf(c.values) == 0 && name != "keys" {
@@ -113,13 +113,13 @@ func TestProcessesDetectTwoHolders(t *testing.T) {
 	leave := one.enterCell(0, first)
 	leave()
 	if two.enterCell(0, second); two.overlaps.Load() != 0 {
-		t.Error("the second came when the first had left")
+		t.Error("the second holder came after the first left")
 	}
 	if one.enterCell(0, first); one.overlaps.Load() != 1 {
-		t.Error("the first came again while the second was at work, unseen")
+		t.Error("the first holder came again while the second was at work, unnoticed")
 	}
 	if one.disorders.Load() == 0 {
-		t.Error("the token of the first was taken for a higher one the second time")
+		t.Error("the first token counted as higher when it came again")
 	}
 }
 

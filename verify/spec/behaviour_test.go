@@ -98,12 +98,12 @@ func TestRecordedRunsMatchSpecification(t *testing.T) {
 		case !changed:
 			t.Error(r)
 		case step != r.step:
-			t.Errorf("refused at another step than %d: %v", step, r)
+			t.Errorf("rejected at another step than %d: %v", step, r)
 		}
 		delete(want, i)
 	}
 	if len(want) > 0 {
-		t.Errorf("runs that were changed by hand are not refused: %v", want)
+		t.Errorf("edited runs were not rejected: %v", want)
 	}
 }
 
@@ -144,6 +144,6 @@ func TestRunWithoutRuleIsRejected(t *testing.T) {
 		}
 	}
 	for name := range rules {
-		t.Errorf("no run is refused where it matters without: %s", name)
+		t.Errorf("no run is rejected at the right step without: %s", name)
 	}
 }

@@ -37,12 +37,12 @@ func eachRuleIsSwitchedOff(t *testing.T, name string) {
 	for _, m := range regexp.MustCompile(`Rule\("([^".]+)"\)`).FindAllStringSubmatch(string(module), -1) {
 		rules[m[1]] = true
 		if !off[m[1]] {
-			t.Errorf("no row switches off the rule %q", m[1])
+			t.Errorf("no row disables the rule %q", m[1])
 		}
 	}
 	for rule := range off {
 		if !rules[rule] {
-			t.Errorf("a row switches off %q, which is no rule of the specification", rule)
+			t.Errorf("a row disables %q, which is not a rule of the specification", rule)
 		}
 	}
 }
@@ -60,7 +60,7 @@ func TestRowInvariantsAreDefined(t *testing.T) {
 			}
 		}
 		if (r.holds == "") == (r.breaks == "") {
-			t.Errorf("%s: a row either holds or breaks", r.name)
+			t.Errorf("%s: a row either holds or breaks its invariant", r.name)
 		}
 	}
 }
@@ -138,7 +138,7 @@ func TestEveryInvariantIsBrokenByRow(t *testing.T) {
 	for _, r := range specRows() {
 		for name := range strings.FieldsSeq(r.holds) {
 			if !breaks[name] {
-				t.Errorf("%s: no row breaks %s, so it may be true of anything", r.name, name)
+				t.Errorf("%s: no row breaks %s, so it may always hold", r.name, name)
 			}
 		}
 	}

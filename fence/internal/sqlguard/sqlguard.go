@@ -231,8 +231,8 @@ func (t *Table) WrapError(guard string, err error) error {
 	return fmt.Errorf("%s: guard %q: %w", t.pkg, guard, t.explainError(err))
 }
 
-// explainError adds what to do if the table is missing, or if its statement is of another dialect. It reads the
-// text of err, because each database driver has an error type of its own.
+// explainError adds the fix if the table is missing, or if its statement is of another dialect. It reads the
+// text of err, because each database driver has its own error type.
 func (t *Table) explainError(err error) error {
 	text := strings.ToLower(err.Error())
 	_, table, ok := strings.Cut(strings.ToLower(t.name), ".")

@@ -189,7 +189,7 @@ func TestClaimRejectsOlderWriters(t *testing.T) {
 			}
 		}
 		if err := db.putBalance(t, "k", 5, "old", 2); !errors.Is(err, fence.ErrStale) {
-			t.Errorf("a write behind a newer claim: %v, want ErrStale", err)
+			t.Errorf("a write with an older token than a claim: %v, want ErrStale", err)
 		}
 		if token, owner, err := db.fence.Highest(t.Context(), db, "k"); token != 6 || owner != "new" || err != nil {
 			t.Errorf("highest %d of %q, %v", token, owner, err)
@@ -227,7 +227,7 @@ func TestFailedWriteIsRolledBack(t *testing.T) {
 			t.Errorf("balance %d stands", n)
 		}
 		if err := db.putBalance(t, "k", 8, "b", 3); err != nil {
-			t.Errorf("a claim that was rolled back holds: %v", err)
+			t.Errorf("a claim that was rolled back still counts: %v", err)
 		}
 	})
 }
@@ -250,12 +250,12 @@ func TestClaimNoticesRolledBackTransaction(t *testing.T) {
 			t.Errorf("Claim() = %v, want ErrTxDone", err)
 		}
 		if _, err := tx.Exec(`INSERT INTO account (name, balance) VALUES ('k', 1)`); !errors.Is(err, sql.ErrTxDone) {
-			t.Errorf("a write behind the claim = %v, want ErrTxDone", err)
+			t.Errorf("a write after the claim = %v, want ErrTxDone", err)
 		}
 	})
 }
 
-// Also if a setting of the server created the table, or other means than Create.
+// The table may come from another CREATE statement, or from a server setting.
 func TestTableWithoutTransactionsIsRejected(t *testing.T) {
 	t.Parallel()
 	db := openMariaDB(t)
@@ -284,10 +284,10 @@ func TestTableWithoutTransactionsIsRejected(t *testing.T) {
 	}
 	db.exec(t, "ALTER TABLE holdfast_fence ENGINE = InnoDB")
 	if err := db.putBalance(t, "missing", 5, "a", 1); err == nil || errors.Is(err, fence.ErrStale) { // there is no table of accounts
-		t.Errorf("a write behind a claim = %v, want that there is no table", err)
+		t.Errorf("a write after a claim = %v, want a missing table", err)
 	}
 	if token, _, err := db.fence.Highest(t.Context(), db, "missing"); token != 0 || err != nil {
-		t.Errorf("the claim of a write that failed = %d, %v, want that it was rolled back", token, err)
+		t.Errorf("the claim of a failed write = %d, %v, want it rolled back", token, err)
 	}
 }
 
@@ -342,7 +342,7 @@ func TestRepeatedClaimChangesRow(t *testing.T) {
 				t.Fatal(err)
 			}
 			if now := owner(); now == last {
-				t.Errorf("claim %d has changed nothing: owner %s", i, now)
+				t.Errorf("claim %d changed nothing: owner %s", i, now)
 			} else {
 				last = now
 			}
@@ -379,7 +379,7 @@ func TestCheckAndWriteAreOneStep(t *testing.T) {
 					mu.Lock()
 					defer mu.Unlock()
 					if token+1 < last {
-						t.Errorf("token %d writes behind %d", token+1, last)
+						t.Errorf("token %d wrote after token %d", token+1, last)
 					}
 					last = token + 1
 					accepted++
@@ -398,7 +398,7 @@ func TestCheckAndWriteAreOneStep(t *testing.T) {
 	})
 }
 
-// One statement, without a Fence.
+// The update needs one statement and no Fence.
 func TestRowsKeepTheirOwnToken(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, db *database) {
 		db.exec(t, `INSERT INTO account (name, balance, fence, fence_owner) VALUES ('k', 0, 0, '')`)
@@ -457,6 +457,6 @@ func TestCheckAppliedNamesMissingRow(t *testing.T) {
 	t.Parallel()
 	err := sqlfence.CheckApplied("invoice/43", 1, driver.RowsAffected(0), nil)
 	if !errors.Is(err, fence.ErrStale) || !strings.Contains(err.Error(), `no row for "invoice/43" was changed: it does not exist, or has seen`) {
-		t.Errorf("the error of no row: %v", err)
+		t.Errorf("the error for no row: %v", err)
 	}
 }

@@ -9,16 +9,16 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Calls implements the driver calls that are the same for all kinds of nodes. A driver embeds Calls rather
-// than the engine, which has methods that are not for the driver's users.
+// Calls implements the driver calls that are the same for all kinds of nodes. A driver embeds Calls rather than
+// the engine, because the engine also has methods for internal use.
 type Calls struct {
 	engine   *Engine
 	refusal  error
 	describe func(ctx context.Context, owner string) driver.Holder
 }
 
-// NewCalls returns the calls of a driver over e. If refusal is not nil, the calls that change a lock do
-// nothing and return it. describe returns the holder behind an owner id, and may ask the nodes.
+// NewCalls returns the calls of a driver over e. If refusal is not nil, every call that changes a lock returns
+// refusal and does nothing. describe returns the holder behind an owner id, and may ask the nodes.
 func NewCalls(e *Engine, refusal error, describe func(ctx context.Context, owner string) driver.Holder) Calls {
 	return Calls{e, refusal, describe}
 }

@@ -32,7 +32,7 @@ type claim struct {
 	read      int // number of answers of inbox that step has handled
 	out       []*Request
 	errs      []error // by node, the reason why its last request has no answer
-	// Initial storage of inbox, out and errs: enough for a lock on one node.
+	// Initial storage of inbox, out and errs, enough for a lock on one node.
 	firstIn  [1]answer
 	firstOut [1]*Request
 	firstErr [1]error
@@ -156,8 +156,8 @@ func (c *claim) step(a *answer) (overtaken, notify func(quorum.Outcome), do quor
 	return overtaken, notify, do
 }
 
-// isOutdated counts a in the lane's statistics, and reports whether the claim has no use for it any more. The
-// caller holds mu.
+// isOutdated counts a in the lane's statistics, and reports whether the claim can ignore it. The caller holds
+// mu.
 func (c *claim) isOutdated(a *answer) bool {
 	if a.isAnswer {
 		c.unanswered[a.Node]--
@@ -196,7 +196,7 @@ func (c *claim) recordAnswer(a *answer) {
 	c.errs[a.Node] = a.Err
 }
 
-// blameSilentNodes records the nodes that have had time to answer, and have not. The caller holds mu.
+// blameSilentNodes records the nodes that had time to answer and did not. The caller holds mu.
 func (c *claim) blameSilentNodes(now int64) {
 	timeout, overdue := quorum.RequestTimeout(c.state.TTL), int64(pace.OverdueTime())
 	for n := range c.state.Unanswered().Nodes {
@@ -317,7 +317,7 @@ func (c *claim) roundEnd() int64 {
 	return c.sentAt + min(quorum.RequestTimeout(c.state.TTL), int64(pace.OverdueTime()))
 }
 
-// onTimer handles the timer. A claim that has rested asks the nodes again in its turn.
+// onTimer handles the timer. A claim at the end of its pause asks the nodes again, in its turn.
 func (c *claim) onTimer() {
 	c.mu.Lock()
 	if c.forgotten && c.state.Phase == quorum.Seeking { // its release waits in the lane
@@ -378,8 +378,8 @@ func (c *claim) yieldToOthers() {
 	c.freesLock = c.state.Phase == quorum.Held && c.engine.yields.yieldSometimes(c.lock.Name, held)
 }
 
-// postCall posts e. onOutcome gets the outcome that follows. A caller that waits for an earlier outcome learns
-// that there will be none.
+// postCall posts e. onOutcome gets the outcome that follows. A caller that waits for an earlier outcome is told
+// that none will come.
 func (c *claim) postCall(e quorum.Event, onOutcome func(quorum.Outcome)) {
 	a := eventAnswer(e)
 	a.fromCaller, a.onOutcome = true, onOutcome

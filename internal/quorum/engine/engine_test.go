@@ -33,7 +33,7 @@ func (d *manualNode) nextRequest(t *testing.T, kind quorum.AskKind) *Request {
 	t.Helper()
 	r := <-d.in
 	if r.Kind != kind {
-		t.Fatalf("node %s was sent a request of kind %d, want %d", d.name, r.Kind, kind)
+		t.Fatalf("node %s received a request of kind %d, want %d", d.name, r.Kind, kind)
 	}
 	return r
 }
@@ -48,7 +48,7 @@ func (d *manualNode) nextAcquire(t *testing.T) *Request {
 		case quorum.AskRelease, quorum.AskGiveBack:
 			r.Freed()
 		default:
-			t.Fatalf("node %s was sent a request of kind %d", d.name, r.Kind)
+			t.Fatalf("node %s received a request of kind %d", d.name, r.Kind)
 		}
 	}
 	return nil
@@ -105,7 +105,7 @@ func receiveSoon(t *testing.T, c <-chan error) error {
 	}
 }
 
-// loseUnreported acquires k and loses it while no caller waits for an outcome.
+// loseUnreported acquires k and loses it while no call waits for an outcome.
 func loseUnreported(t *testing.T, e *Engine, manual []*manualNode) driver.Grant {
 	t.Helper()
 	g := acquireAll(t, e, manual)
@@ -188,11 +188,11 @@ func TestCancelledClaimIsForgotten(t *testing.T) {
 		cancel()
 		synctest.Wait()
 		if len(ended) > 0 {
-			t.Error("Acquire returned before its release was handed to the nodes")
+			t.Error("Acquire returned before its release was sent to the nodes")
 		}
 		manual[2].door <- struct{}{}
 		if err := receiveSoon(t, ended); !errors.Is(err, context.Canceled) || !errors.Is(err, driver.ErrHeld) {
-			t.Errorf("Acquire = %v, want both that it was cancelled and held", err)
+			t.Errorf("Acquire = %v, want context.Canceled and ErrHeld", err)
 		}
 		if n := len(e.allClaims()); n != 0 {
 			t.Errorf("%d claims are left", n)
@@ -235,7 +235,7 @@ func TestWakeUpForOldIDIsIgnored(t *testing.T) {
 			c.post(answer{Reply: quorum.Reply{Event: quorum.Event{Kind: quorum.Woken, Node: i, Token: 100, TTL: int64(time.Second)}}, woken: old})
 		}
 		if fresh == old || len(won) > 0 {
-			t.Fatalf("a wake-up for %s counted for %s", old, fresh)
+			t.Fatalf("a wake-up for %s was used for %s", old, fresh)
 		}
 		for i := range manual[:2] {
 			e.Wake(i, quorum.Wake{Owner: fresh, Base: 132, Left: 1000})
@@ -299,14 +299,14 @@ func TestDetachedLeaseIsNotRenewed(t *testing.T) {
 		}
 		anew := manual[2].nextRequest(t, quorum.AskRenew)
 		if !anew.Restore || anew.Token != g.Token {
-			t.Errorf("it is taken back anew %v, with token %d of %d", anew.Restore, anew.Token, g.Token)
+			t.Errorf("regained %v, with token %d of %d", anew.Restore, anew.Token, g.Token)
 		}
 		e.Detach(g)
 		anew.NotOwner()
 		synctest.Wait()
 		for _, d := range manual {
 			if n := len(d.in); n > 0 {
-				t.Errorf("node %s is sent a request of kind %d", d.name, (<-d.in).Kind)
+				t.Errorf("node %s received a request of kind %d", d.name, (<-d.in).Kind)
 			}
 		}
 	})

@@ -126,7 +126,7 @@ const (
 func checkPrompt(t *testing.T, begin time.Time, n int) {
 	t.Helper()
 	if took, least := time.Since(begin), time.Duration(n)*perRequest; took > least+least/10 {
-		t.Errorf("it took %v, want %v and at most a tenth more", took, least)
+		t.Errorf("took %v, want %v and at most a tenth more", took, least)
 	}
 }
 
@@ -135,7 +135,7 @@ func checkIdle(t *testing.T, e *Engine) {
 	t.Helper()
 	l := e.lane(Lock{})
 	if load := l.Load(0); load.Out != 0 || load.Waiting != 0 {
-		t.Errorf("%d rounds are under way, and %d wait", load.Out, load.Waiting)
+		t.Errorf("%d rounds are pending and %d wait", load.Out, load.Waiting)
 	}
 }
 
@@ -155,7 +155,7 @@ func TestManyWaitersAreServedPromptlyInOrder(t *testing.T) {
 					}
 					for i, name := range k.order {
 						if came, _ := strconv.Atoi(name); max(came-i, i-came) > 5 { // some begin at the same time
-							t.Fatalf("%s was asked for lock %s in place %d", k.name, name, i)
+							t.Fatalf("%s received the request for lock %s at position %d", k.name, name, i)
 						}
 					}
 				}
@@ -205,7 +205,7 @@ func TestSlowNodeDoesNotFallBehind(t *testing.T) {
 				t.Errorf("%s served %d requests for %d locks", k.name, n, crowdSize)
 			}
 			if k.maxWaiting > 2*initialRounds {
-				t.Errorf("%d requests waited at %s", k.maxWaiting, k.name)
+				t.Errorf("%d requests are queued at %s", k.maxWaiting, k.name)
 			}
 		}
 		checkIdle(t, e)
@@ -236,7 +236,7 @@ func TestCancelBeforeTurnSendsNoRequest(t *testing.T) {
 			}
 			u, ok := errors.AsType[*driver.UnavailableError](err)
 			if !errors.Is(err, context.Canceled) || ok && len(u.Nodes) > 0 {
-				t.Errorf("a caller that left got %v", err)
+				t.Errorf("cancelled Acquire = %v", err)
 			}
 			if ok && strings.Contains(err.Error(), "requests waiting for their turn") {
 				left.Add(1)
@@ -256,22 +256,22 @@ func TestCancelBeforeTurnSendsNoRequest(t *testing.T) {
 	})
 }
 
-// The error names the reason, and blames no node.
+// The error names the reason, and no node.
 func TestSingleAttemptWaitsOnlyForTurn(t *testing.T) {
 	runWithTimedNodes(t, 1, perRequest, func(t *testing.T, e *Engine, _ []*timedNode) {
 		wait := acquireMany(t.Context(), e, crowdSize, crowdTTL, checkGranted(t))
 		begin := time.Now()
 		_, err := e.Acquire(t.Context(), driver.Request{Key: "k", TTL: crowdTTL, NoWait: true})
 		if took := time.Since(begin); took != time.Duration(quorum.RequestTimeout(int64(crowdTTL))) {
-			t.Errorf("one try took %v", took)
+			t.Errorf("TryAcquire took %v", took)
 		}
 		u, ok := errors.AsType[*driver.UnavailableError](err)
 		if !ok || len(u.Nodes) > 0 || !strings.HasPrefix(err.Error(), "this client has ") {
-			t.Errorf("one try in a crowd got %v", err)
+			t.Errorf("TryAcquire beside many waiters = %v", err)
 		}
 		wait()
 		if _, err := e.Acquire(t.Context(), driver.Request{Key: "k", TTL: crowdTTL, NoWait: true}); err != nil {
-			t.Errorf("one try after it got %v", err)
+			t.Errorf("TryAcquire afterwards = %v", err)
 		}
 	})
 }
@@ -287,7 +287,7 @@ func TestRenewalsAndReleasesOvertakeWaiters(t *testing.T) {
 		for range 2 { // half of them wait then
 			time.Sleep(time.Second / 3)
 			if r := e.Renew(t.Context(), []driver.Grant{g})[0]; r.Err != nil {
-				t.Errorf("a renewal beside the crowd: %v", r.Err)
+				t.Errorf("Renew beside many waiters: %v", r.Err)
 			}
 		}
 		begin := time.Now()
@@ -295,7 +295,7 @@ func TestRenewalsAndReleasesOvertakeWaiters(t *testing.T) {
 			t.Error(err)
 		}
 		if took := time.Since(begin); took > 200*time.Millisecond {
-			t.Errorf("the release beside the crowd took %v", took)
+			t.Errorf("Release beside many waiters took %v", took)
 		}
 		wait()
 	})
@@ -349,7 +349,7 @@ func TestCancelledReleaseIsStillSent(t *testing.T) {
 	}
 }
 
-// Also if the release waits for its turn.
+// This also holds for a release that waits for its turn.
 func TestReleaseEndsWithoutAnswers(t *testing.T) {
 	runWithTimedNodes(t, 1, perRequest, func(t *testing.T, e *Engine, timed []*timedNode) {
 		const n = 500
@@ -374,7 +374,7 @@ func TestReleaseEndsWithoutAnswers(t *testing.T) {
 	})
 }
 
-// Resting claims wait for a holder, not for an answer.
+// Paused claims wait for a holder, not for an answer.
 func TestSleepingClaimsLeaveLane(t *testing.T) {
 	runWithTimedNodes(t, 1, perRequest, func(t *testing.T, e *Engine, timed []*timedNode) {
 		const n = 4 * initialRounds
@@ -383,7 +383,7 @@ func TestSleepingClaimsLeaveLane(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		wait := acquireMany(ctx, other, n, crowdTTL, func(_ int, _ driver.Grant, err error) {
 			if !errors.Is(err, driver.ErrHeld) {
-				t.Errorf("a caller that waited for a holder got %v", err)
+				t.Errorf("waiter for a holder = %v", err)
 			}
 		})
 		time.Sleep(3 * time.Second)
@@ -392,7 +392,7 @@ func TestSleepingClaimsLeaveLane(t *testing.T) {
 			t.Error(err)
 		}
 		if took := time.Since(begin); took > time.Second {
-			t.Errorf("a free lock took %v beside %d callers that wait for holders", took, n)
+			t.Errorf("acquiring a free lock took %v beside %d waiters for holders", took, n)
 		}
 		cancel()
 		wait()
@@ -435,7 +435,7 @@ func TestLaneLearnsRoundTrip(t *testing.T) {
 			}
 		}
 		if limit != maxRounds {
-			t.Errorf("there is room for %d where each answer takes %v", limit, way)
+			t.Errorf("lane limit %d with answers after %v", limit, way)
 		}
 	}
 }

@@ -77,10 +77,10 @@ func TestUnavailableNamesOnlyFailedNodes(t *testing.T) {
 				go answerAll(t, manual, quorum.AskAcquire, row.answers)
 				_, err := e.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: !row.wait})
 				if got := blamedNodes(err); got != row.want || errors.Is(err, driver.ErrUnavailable) != (row.want != "") {
-					t.Errorf("error = %v, blames %q, want %q", err, got, row.want)
+					t.Errorf("error = %v, names %q, want %q", err, got, row.want)
 				}
 				if row.leave != 0 && !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("error = %v, want that the context ended", err)
+					t.Errorf("error = %v, want the context's error", err)
 				}
 			})
 		})
@@ -117,7 +117,7 @@ func TestUnavailableNamesOnlyFailedNodes(t *testing.T) {
 	}
 }
 
-// A slow callback delays nobody.
+// A slow callback does not delay the claim.
 func TestObstaclesAreReportedAsTheyChange(t *testing.T) {
 	runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
 		reported := make(chan string)
@@ -150,7 +150,7 @@ func TestObstaclesAreReportedAsTheyChange(t *testing.T) {
 		}
 		cancel()
 		if err := receiveSoon(t, out); !errors.Is(err, driver.ErrHeld) || !errors.Is(err, context.Canceled) {
-			t.Errorf("Acquire = %v, want what stood in the way last, and that it was cancelled", err)
+			t.Errorf("Acquire = %v, want the last obstacle and the cancellation", err)
 		}
 	})
 }

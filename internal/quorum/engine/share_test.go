@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// restTime returns how long a subscribed waiter rests after holder has denied it a lock for a long time.
+// restTime returns the pause of a subscribed waiter whose lock holder has the lock for a long time.
 func restTime(t *testing.T, e *Engine, manual []*manualNode, holder string) time.Duration {
 	t.Helper()
 	for n := range manual {
@@ -39,21 +39,21 @@ func restTime(t *testing.T, e *Engine, manual []*manualNode, holder string) time
 	return took
 }
 
-// A release by another library wakes nobody.
+// A release by another library sends no wake-up.
 func TestWaiterPollsSharedLockOften(t *testing.T) {
 	const often, seldom = 105 * time.Millisecond, time.Second
 	runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
 		if d := restTime(t, e, manual, ownerID("a")); d < seldom {
-			t.Errorf("behind a client of this protocol it rests %v", d)
+			t.Errorf("behind another Holdfast client: pause %v", d)
 		}
 		for _, holder := range []string{"theirs", "(hash)", ""} {
 			if d := restTime(t, e, manual, holder); d < 20*time.Millisecond || d > often {
-				t.Errorf("behind %q it rests %v", holder, d)
+				t.Errorf("behind %q: pause %v", holder, d)
 			}
 		}
 		e.yields = new(yieldTable)
 		if d := restTime(t, e, manual, ownerID("a")); d < 20*time.Millisecond || d > often {
-			t.Errorf("on a lock that is shared it rests %v", d)
+			t.Errorf("on a shared lock: pause %v", d)
 		}
 	})
 }
@@ -81,14 +81,14 @@ func handOverTime(t *testing.T, e *Engine, manual []*manualNode, held time.Durat
 func TestSharedLockIsReleasedRegularly(t *testing.T) {
 	runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
 		if handOverTime(t, e, manual, time.Second) == 0 {
-			t.Error("a lock of our clients alone was handed to nobody")
+			t.Error("a lock used only by Holdfast clients was not handed over")
 		}
 		e.yields = new(yieldTable)
 		if handOverTime(t, e, manual, 0) == 0 {
-			t.Error("a lock that was not used at all was handed to nobody")
+			t.Error("an unused lock was not handed over")
 		}
 		if handOverTime(t, e, manual, yieldEvery) != 0 {
-			t.Errorf("a lock that was used for %v was handed on", yieldEvery)
+			t.Errorf("a lock used for %v was handed over", yieldEvery)
 		}
 		const tries = 100
 		free := func() (n int) {
@@ -100,27 +100,27 @@ func TestSharedLockIsReleasedRegularly(t *testing.T) {
 			return n
 		}
 		if n := free(); n == 0 || n > tries/2 {
-			t.Errorf("%d of %d times a lock that was used for %v was handed to nobody", n, tries, yieldEveryContended)
+			t.Errorf("%d of %d times a lock used for %v was freed", n, tries, yieldEveryContended)
 		}
 		restTime(t, e, manual, "theirs")
 		if n := free(); n != tries {
-			t.Errorf("having met another library, %d of %d times", n, tries)
+			t.Errorf("after another library used the lock: %d of %d times", n, tries)
 		}
 		time.Sleep(foreignMemory)
 		if n := free(); n > tries/2 {
-			t.Errorf("long after it has met another library, %d of %d times", n, tries)
+			t.Errorf("long after another library used the lock: %d of %d times", n, tries)
 		}
 	})
 }
 
-// A client that has yielded the lock does not take it back before other programs had their chance.
+// A client that yields the lock leaves other programs time to acquire it.
 func TestYieldingClientLetsOthersAcquire(t *testing.T) {
 	runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
 		e.yields = new(yieldTable)
 		asks := func(req driver.Request, most time.Duration) (after time.Duration) {
 			t.Helper()
 			if handOverTime(t, e, manual, yieldEvery) != 0 {
-				t.Fatal("it was handed on")
+				t.Fatal("the lock was handed over")
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), most)
 			defer cancel()
@@ -140,16 +140,16 @@ func TestYieldingClientLetsOthersAcquire(t *testing.T) {
 			return after
 		}
 		if d := asks(driver.Request{Key: "k"}, time.Hour); d < minHoldBack || d > maxHoldBack {
-			t.Errorf("it asked again after %v, want %v to %v", d, minHoldBack, maxHoldBack)
+			t.Errorf("retried after %v, want %v to %v", d, minHoldBack, maxHoldBack)
 		}
 		if d := asks(driver.Request{Key: "k", NoWait: true}, time.Hour); d != 0 {
-			t.Errorf("who does not wait asked after %v", d)
+			t.Errorf("TryAcquire asked after %v", d)
 		}
 		if d := asks(driver.Request{Key: "another"}, time.Hour); d != 0 {
-			t.Errorf("another lock was asked for after %v", d)
+			t.Errorf("asked for another lock after %v", d)
 		}
 		if d := asks(driver.Request{Key: "k"}, 10*time.Millisecond); d > 5*time.Millisecond {
-			t.Errorf("who can wait for 10ms asked after %v", d)
+			t.Errorf("a caller with 10ms left asked after %v", d)
 		}
 	})
 }
@@ -162,12 +162,12 @@ func TestSharedLockMemoryIsBounded(t *testing.T) {
 			time.Sleep(2 * foreignMemory / minSweep)
 		}
 		if n := len(s.locks); n > minSweep+1 {
-			t.Errorf("%d locks are known", n)
+			t.Errorf("%d locks are remembered", n)
 		}
 	})
 }
 
-// The table of locks with foreign holders is swept seldom, not at each denial.
+// The engine scans the table of locks with foreign holders rarely, not at each denial.
 func TestDenialDoesNotScanAllLocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := new(yieldTable)
@@ -175,7 +175,7 @@ func TestDenialDoesNotScanAllLocks(t *testing.T) {
 			s.noteForeignHolder(strconv.Itoa(i))
 		}
 		if s.sweep <= len(s.locks) {
-			t.Errorf("with %d locks, they are looked through from %d on", len(s.locks), s.sweep)
+			t.Errorf("with %d locks, scanned from %d on", len(s.locks), s.sweep)
 		}
 	})
 }

@@ -87,10 +87,10 @@ func TestStatusWithoutQuorumKeepsNodeViews(t *testing.T) {
 			t.Fatalf("Status() = %+v, want nothing for certain and three nodes", st)
 		}
 		if n := st.Nodes[1]; n.Owner != a.Owner || n.Token != 100 || n.Remaining != time.Second || n.Waiters != 3 || n.Err != nil {
-			t.Errorf("the node that answered: %+v", n)
+			t.Errorf("answering node: %+v", n)
 		}
 		if n := st.Nodes[2]; !errors.Is(n.Err, errDown) {
-			t.Errorf("a node that is down: %+v", n)
+			t.Errorf("down node: %+v", n)
 		}
 	})
 }
@@ -126,19 +126,19 @@ func TestStatusOmitsTokensOfEarlierGrants(t *testing.T) {
 				t.Errorf("%s: token %d, %v; want %d", name, st.Token, err, c.want)
 			}
 			if its, err := e.TokenBelongs(st, c.views, 0); err != nil || its != (st.Held && c.all == nil) {
-				t.Errorf("%s: it has no token: %v, %v", name, its, err)
+				t.Errorf("%s: found no token: %v, %v", name, its, err)
 			}
 			for _, token := range []int64{99, 100, 131, 132, 163, 164, 195, 196} {
 				its, err := e.TokenBelongs(st, c.views, token)
 				if its != slices.Contains(c.all, token) || its && err != nil {
-					t.Errorf("%s: token %d belongs to it: %v, %v", name, token, its, err)
+					t.Errorf("%s: found token %d: %v, %v", name, token, its, err)
 				}
 			}
 		}
 	})
 }
 
-// A token is not called foreign while a silent node may know its grant.
+// While a silent node may know the grant of a token, the token does not count as foreign.
 func TestTokenMatchNeedsEnoughNodes(t *testing.T) {
 	runWithManualNodes(t, func(t *testing.T, e *Engine, _ []*manualNode) {
 		a, later, b, down := grantOf(ownerID("a"), 100), grantOf(ownerID("a"), 164), grantOf(ownerID("b"), 100), View{Err: errDown}

@@ -11,7 +11,7 @@ import (
 // ErrNotFetched is returned by Fetched.
 var ErrNotFetched = errors.New("not fetched: call tools/servers")
 
-// Fetched returns the path of a server program that tools/servers fetches, by its name there. If it is
+// Fetched returns the path of a server program that tools/servers has fetched under this name. If it is
 // missing, the error matches ErrNotFetched.
 func Fetched(name string) (program string, err error) {
 	dir, err := os.UserCacheDir()

@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// Ports is a range of 10,000 ports to reserve from, by its first port. All ranges are below the ports of
+// Ports is a range of 10,000 ports to reserve from, named by its first port. All ranges are below the ports of
 // outgoing connections.
 type Ports int
 

@@ -39,7 +39,7 @@ func TestUnexpectedExitIsReported(t *testing.T) {
 	p.Kill()
 	start()
 	if err := p.Unasked(); err != nil {
-		t.Errorf("of a process that was killed: %v", err)
+		t.Errorf("error for a killed process: %v", err)
 	}
 	for n, next := range []func(){start, func() { p.Kill(); start() }} {
 		syscall.Kill(p.Pid(), syscall.SIGKILL)
@@ -51,7 +51,7 @@ func TestUnexpectedExitIsReported(t *testing.T) {
 	}
 }
 
-// The error of the start already reports it.
+// Only the error of the start reports the exit.
 func TestFailedStartIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	p := &child.Process{Program: child.Program{

@@ -31,7 +31,7 @@ const (
 	programVariable = "HOLDFAST_ETCD_SERVER"
 )
 
-// Cluster is a set of etcd members that know each other.
+// Cluster is a set of etcd members that form one cluster.
 type Cluster struct {
 	Members []*Member
 	Mesh    *faultproxy.Mesh // between the members; nil unless StartMeshed was called
@@ -130,8 +130,8 @@ func startCluster(ctx context.Context, program string, n int, meshed bool, args 
 	return c, nil
 }
 
-// advertisedAddr returns the address of a member for the others. In a mesh it is not an address of this
-// machine, because Go uses no proxy for those.
+// advertisedAddr returns the address by which the other members reach a member. In a mesh it is not an address
+// of this machine, because Go uses no proxy for those.
 func advertisedAddr(peer string, meshed bool) string {
 	if _, port, err := net.SplitHostPort(peer); err == nil && meshed {
 		return net.JoinHostPort("192.0.2.1", port)

@@ -59,7 +59,7 @@ func newConn(p *Proxy, client net.Conn, server stream) *conn {
 	return c
 }
 
-// run returns when both connections are closed and nothing is left to forward.
+// run returns when both connections are closed and all data is forwarded.
 func (c *conn) run() {
 	var pumps sync.WaitGroup
 	pumps.Go(c.readClient)

@@ -90,7 +90,7 @@ func (c *client) wantsSilence() {
 	c.t.Helper()
 	c.conn.SetReadDeadline(time.Now().Add(moment))
 	if v, err := c.in.ReadValue(); !errors.Is(err, os.ErrDeadlineExceeded) {
-		c.t.Fatalf("read %q, %v, want neither", v.Raw, err)
+		c.t.Fatalf("read %q, %v, want neither data nor the end", v.Raw, err)
 	}
 }
 
@@ -275,7 +275,7 @@ func TestMuteAfterHangsConnection(t *testing.T) {
 	}
 }
 
-// If the right reply is lost, the values before it were counted correctly.
+// The proxy loses the right reply only if it counted the values before it correctly.
 func TestRepliesAreDistinguishedFromPushes(t *testing.T) {
 	t.Parallel()
 	_, proxy := startProxy(t)
@@ -302,7 +302,7 @@ func TestRepliesAreDistinguishedFromPushes(t *testing.T) {
 	}
 }
 
-// withoutID hides the number of the connection in the reply to HELLO.
+// withoutID removes the number of the connection from the reply to HELLO.
 func withoutID(transcript string) string {
 	before, rest, ok := strings.Cut(transcript, "$2\r\nid\r\n:")
 	if !ok {
@@ -364,7 +364,7 @@ func TestHoldKeepsRequestOrder(t *testing.T) {
 	awaitSignal(t, hold.Caught())
 	c.wantsSilence()
 	if got := getKey(t, server, "k"); got != "0" {
-		t.Errorf("behind the held request the server has seen %v", got)
+		t.Errorf("after the held request the server received %v", got)
 	}
 	hold.Release()
 	hold.Release()
@@ -386,7 +386,7 @@ func TestRequestIsHeldOnlyOnce(t *testing.T) {
 	c.wantReply("PONG")
 	awaitSignal(t, second.Caught())
 	if got := getKey(t, server, "other"); got != nil {
-		t.Errorf("other is %v although it is held", got)
+		t.Errorf("other = %v although the request is held", got)
 	}
 	second.Release()
 	c.wantReply("OK")
@@ -407,7 +407,7 @@ func TestReleaseIgnoresDeadConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := getKey(t, server, "k"); got != nil {
-		t.Errorf("k is %v: delivered over a connection that had ended", got)
+		t.Errorf("k = %v: delivered over a closed connection", got)
 	}
 }
 
@@ -422,12 +422,12 @@ func TestBlackholeDeliversLateOrNever(t *testing.T) {
 	c.sendBatch("SET up late")
 	c.wantsSilence()
 	if got := getKey(t, server, "up"); got != nil {
-		t.Errorf("up is %v while the way to the server is closed", got)
+		t.Errorf("up = %v while the server is unreachable", got)
 	}
 	proxy.Blackhole(false, true)
 	c.wantsSilence()
 	if got := getKey(t, server, "up"); got != "late" {
-		t.Errorf("up is %v, want what was stopped", got)
+		t.Errorf("up = %v, want the delayed value", got)
 	}
 	proxy.Blackhole(false, false)
 	c.wantReply("OK")
@@ -500,7 +500,7 @@ func TestClosedConnectionKeepsPlannedLoss(t *testing.T) {
 	c.sendBatch("ECHO one")
 	for deadline := time.Now().Add(patience); proxy.Stats().Requests == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("the request never came")
+			t.Fatal("the server did not receive the request")
 		}
 	}
 	server.Kill()
@@ -666,20 +666,20 @@ func TestOpaqueProxyPassesAnyProtocol(t *testing.T) {
 	client.Write([]byte("late"))
 	server.SetReadDeadline(time.Now().Add(moment))
 	if n, err := server.Read(make([]byte, 9)); err == nil {
-		t.Errorf("%d bytes passed a hole", n)
+		t.Errorf("%d bytes passed the black hole", n)
 	}
 	carries(server, client)
 	proxy.Blackhole(false, false)
 	server.SetReadDeadline(time.Now().Add(patience))
 	if _, err := io.ReadFull(server, make([]byte, 4)); err != nil {
-		t.Errorf("what was stopped: %v", err)
+		t.Errorf("the delayed request: %v", err)
 	}
 
 	proxy.Cut()
 	for side, conn := range map[string]net.Conn{"client": client, "server": server} {
 		conn.SetReadDeadline(time.Now().Add(patience))
 		if _, err := conn.Read(make([]byte, 9)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("after a cut the %s reads: %v", side, err)
+			t.Errorf("after a cut the %s read: %v", side, err)
 		}
 	}
 }
@@ -727,14 +727,14 @@ func TestStrandedBytesArriveLate(t *testing.T) {
 			end := time.Now().Add(patience)
 			for pause := time.Duration(0); strand(pause) != "late"; pause = 2*pause + time.Millisecond {
 				if time.Now().After(end) {
-					t.Fatal("what was stranded never arrived")
+					t.Fatal("the stranded bytes did not arrive")
 				}
 			}
 		})
 	}
 }
 
-// Neither side learns anything of the other until the end, and new connections work.
+// Neither side notices the other until the end, and new connections work.
 func TestForgottenConnectionsDropAllBytes(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(string) (*faultproxy.Proxy, error){"RESP": faultproxy.New, "opaque": faultproxy.NewOpaque} {

@@ -59,8 +59,8 @@ func NewMesh(servers [][]string) (*Mesh, error) {
 // others. The proxy uses only the port, and dials 127.0.0.1 whatever the host is.
 func (m *Mesh) Front(server int) string { return m.fronts[server].Addr().String() }
 
-// Isolate stops what the other servers send to a server (in), what it sends to them (out), or both, and also
-// new connections. Isolate(server, false, false) delivers what was stopped.
+// Isolate stops the bytes from the other servers to a server (in), from the server to them (out), or both, and
+// also new connections. Isolate(server, false, false) delivers the stopped bytes.
 func (m *Mesh) Isolate(server int, in, out bool) {
 	for from, ways := range m.links {
 		for port, p := range ways {

@@ -56,10 +56,10 @@ func TestMeshIsolatesOneServerOnly(t *testing.T) {
 	}
 	// A mesh does not accept a connection to a server that does not listen.
 	if _, err := clients[0].Get("http://192.0.2.1:1"); err == nil {
-		t.Error("a port of nobody answers")
+		t.Error("an unused port accepts connections")
 	}
 	if _, err := clients[0].Get("http://192.0.2.1:" + port(gone)); err == nil || !strings.Contains(err.Error(), "connection refused") {
-		t.Errorf("%v from a server that is down, want that it refuses", err)
+		t.Errorf("error %v from a server that is down, want connection refused", err)
 	}
 	for _, c := range []struct{ in, out, fresh bool }{
 		{false, false, true},
@@ -78,7 +78,7 @@ func TestMeshIsolatesOneServerOnly(t *testing.T) {
 		mesh.Isolate(0, c.in, c.out)
 		to, from, beside := ask(0, 1), ask(1, 0), ask(1, 2)
 		if !<-beside {
-			t.Fatalf("%+v: no answer between the others", c)
+			t.Fatalf("%+v: no answer between the other servers", c)
 		}
 		time.Sleep(moment) // long enough for a passing request to arrive
 		cut := c.in || c.out
@@ -94,10 +94,10 @@ func TestMeshIsolatesOneServerOnly(t *testing.T) {
 		}
 		mesh.Isolate(0, false, false)
 		if !<-to || !<-from {
-			t.Fatalf("%+v: no answer after the end", c)
+			t.Fatalf("%+v: no answer after the partition healed", c)
 		}
 		if len(heard[0]) != 1 || len(heard[1]) != 1 {
-			t.Errorf("%+v: %d and %d requests after the end", c, len(heard[0]), len(heard[1]))
+			t.Errorf("%+v: %d and %d requests after the partition healed", c, len(heard[0]), len(heard[1]))
 		}
 		for _, h := range heard {
 			<-h

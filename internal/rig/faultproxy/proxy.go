@@ -164,8 +164,8 @@ func (p *Proxy) Strand() (deliver func()) {
 }
 
 // Forget makes the existing connections carry nothing more in either direction, like a firewall that forgets
-// them: they stay open, and neither side learns that the other has closed. New connections work. What the
-// forgotten ones should carry is lost. end closes the forgotten connections that are left; a second end does nothing.
+// them: they stay open, and neither side learns that the other has closed. New connections work. All later
+// bytes on the forgotten connections are lost. end closes those that are still open; a second end does nothing.
 func (p *Proxy) Forget() (end func()) {
 	var forgotten []*conn
 	p.changeState(func() {

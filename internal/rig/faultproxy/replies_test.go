@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 )
 
-// All requests of a row are forwarded before the first value arrives.
+// The proxy forwards all requests of a row before the first value arrives.
 func TestRepliesMatchRequests(t *testing.T) {
 	t.Parallel()
 	const push = "push" // a push without a request
@@ -58,7 +58,7 @@ func TestRepliesMatchRequests(t *testing.T) {
 				}
 			}
 			if got != want {
-				t.Errorf("%s: value %d (%s) is taken for %s", c.name, i, row, got)
+				t.Errorf("%s: value %d (%s) is classified as %s", c.name, i, row, got)
 			}
 		}
 		if len(conn.pending) > 0 {

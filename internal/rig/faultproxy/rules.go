@@ -54,8 +54,8 @@ func (p *Proxy) addLoss(l *loss) <-chan struct{} {
 	return l.seen
 }
 
-// claimLoss counts when a request is forwarded, so that no more replies than wanted are lost. settle gives
-// unused losses back.
+// claimLoss counts when a request is forwarded, so that no more replies than wanted are lost. settle returns
+// unused losses.
 func (p *Proxy) claimLoss(args [][]byte) *loss {
 	for _, l := range p.losses {
 		if l.left > 0 && l.match(args) {

@@ -253,7 +253,7 @@ func TestImportAgainstArrowsIsFound(t *testing.T) {
 	}
 	p.imports[[2]string{"client", "quorum"}] = true
 	if got := more(); len(got) != 1 || !strings.Contains(got[0], "stands for no import") {
-		t.Errorf("an arrow too many: found %q", got)
+		t.Errorf("a superfluous arrow: found %q", got)
 	}
 }
 
@@ -273,7 +273,7 @@ func TestRootModuleHasNoDependencies(t *testing.T) {
 	}
 	for line := range strings.Lines(string(text)) {
 		if words := strings.Fields(line); len(words) > 0 && words[0] != "module" && words[0] != "go" {
-			t.Errorf("go.mod says %q; want the module and the version of Go alone", line)
+			t.Errorf("go.mod = %q; want only the module and the Go version", line)
 		}
 	}
 }
@@ -294,7 +294,7 @@ func TestOnlyRigSetsPace(t *testing.T) {
 			found++
 		case root + "/internal/pace": // its test
 		default:
-			t.Errorf("%s sets the factor of internal/pace: a program would have other time-outs than were tested", name)
+			t.Errorf("%s sets the factor of internal/pace: programs would use untested timeouts", name)
 		}
 		return err
 	})

@@ -14,13 +14,13 @@ func TestLeakedGoroutineIsReported(t *testing.T) {
 	go func() { defer close(ended); <-end }()
 	var out strings.Builder
 	if reportLeaks(&out, openDescriptors(), 0) == 0 || !strings.Contains(out.String(), "TestLeakedGoroutineIsReported") {
-		t.Errorf("a goroutine was left, and the verdict is %q", &out)
+		t.Errorf("leaked goroutine: verdict %q", &out)
 	}
 	close(end)
 	<-ended
 	out.Reset()
 	if reportLeaks(&out, openDescriptors(), patience) != 0 {
-		t.Errorf("nothing was left, and the verdict is %q", &out)
+		t.Errorf("no leak: verdict %q", &out)
 	}
 }
 
@@ -37,11 +37,11 @@ func TestLeakedDescriptorIsReported(t *testing.T) {
 	}
 	var out strings.Builder
 	if reportLeaks(&out, before, 0) == 0 || !strings.Contains(out.String(), "socket:") {
-		t.Errorf("a listener was left, and the verdict is %q", &out)
+		t.Errorf("leaked listener: verdict %q", &out)
 	}
 	l.Close()
 	out.Reset()
 	if reportLeaks(&out, before, time.Second) != 0 {
-		t.Errorf("nothing was left, and the verdict is %q", &out)
+		t.Errorf("no leak: verdict %q", &out)
 	}
 }

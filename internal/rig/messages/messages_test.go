@@ -225,10 +225,10 @@ func TestTableHasEveryMessage(t *testing.T) {
 	}
 	added, removed := compareLines(then, now.Bytes())
 	for _, line := range removed {
-		t.Errorf("%s has this, and the code has not:%s", table, line)
+		t.Errorf("%s lists these messages, which the code does not have:%s", table, line)
 	}
 	for _, line := range added {
-		t.Errorf("the code has this, and %s has not:%s", table, line)
+		t.Errorf("the code has these messages, which %s does not list:%s", table, line)
 	}
 	if !bytes.Equal(then, now.Bytes()) {
 		t.Errorf("read each new message: what happened, to what, what to do. Then: go test ./internal/rig/messages -update")

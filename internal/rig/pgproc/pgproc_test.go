@@ -32,7 +32,7 @@ func TestServerAcceptsConnectionsUntilItIsStopped(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("folder of a stopped server: %v, want that it does not exist", err)
+		t.Errorf("directory of a stopped server: %v, want it deleted", err)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestPausedServerDoesNotAnswer(t *testing.T) {
 	open.Write([]byte(query))
 	for _, conn := range []net.Conn{open, dial()} {
 		if err := answers(conn, 100*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("a paused server answers: %v", err)
+			t.Errorf("a paused server answered: %v", err)
 		}
 		defer func() {
 			if err := answers(conn, time.Minute); err != nil {

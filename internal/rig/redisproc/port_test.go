@@ -67,7 +67,7 @@ func TestPortOfDownServerStaysReserved(t *testing.T) {
 		server.Kill()
 		if holder, err := net.ListenPacket("udp", server.Addr()); err == nil {
 			holder.Close()
-			t.Error("the reservation is gone while the server is down")
+			t.Error("the port is not reserved while the server is down")
 		}
 		if err := server.Stop(); err != nil {
 			t.Fatal(err)
@@ -78,5 +78,5 @@ func TestPortOfDownServerStaysReserved(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("the reservation outlives Stop: %v", err)
+	t.Errorf("the port is still reserved after Stop: %v", err)
 }

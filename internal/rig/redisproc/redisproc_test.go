@@ -68,7 +68,7 @@ func TestServersAreSeparate(t *testing.T) {
 		doCommand(t, server, "SET", "key", server.Addr())
 		for _, other := range servers[:i] {
 			if other.Addr() == server.Addr() || other.Dir() == server.Dir() || other.Pid() == server.Pid() {
-				t.Errorf("two servers share something: %s %s %d", server.Addr(), server.Dir(), server.Pid())
+				t.Errorf("two servers share a port, a directory or a process: %s %s %d", server.Addr(), server.Dir(), server.Pid())
 			}
 		}
 	}
@@ -91,7 +91,7 @@ func TestStopRemovesProcessAndFiles(t *testing.T) {
 		t.Error("still listens")
 	}
 	if _, err := os.Stat(server.Dir()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("folder of a stopped server: %v, want that it does not exist", err)
+		t.Errorf("directory of a stopped server: %v, want it deleted", err)
 	}
 }
 
@@ -110,7 +110,7 @@ func TestErrorReplyIsReturnedAsError(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, nil)
 	if _, err := server.Do("NOSUCH"); err == nil || !strings.Contains(err.Error(), "unknown command") {
-		t.Errorf("error %v, want that of the server", err)
+		t.Errorf("error %v, want the server's error", err)
 	}
 	if got := doCommand(t, server, "GET", "absent"); got != nil {
 		t.Errorf("absent key: %v", got)
@@ -147,7 +147,7 @@ func TestServerWithoutDefaultUserStarts(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, &redisproc.Options{ACL: []string{"default off"}})
 	if _, err := server.Do("PING"); err == nil {
-		t.Error("the default user is served")
+		t.Error("the default user can log in")
 	}
 }
 
@@ -251,7 +251,7 @@ func TestPausedServerAnswersAfterResume(t *testing.T) {
 	answer := bufio.NewReader(conn)
 	conn.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 	if line, err := answer.ReadString('\n'); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatalf("a paused server said %q, %v", line, err)
+		t.Fatalf("a paused server answered %q, %v", line, err)
 	}
 	if err := server.Resume(); err != nil {
 		t.Fatal(err)

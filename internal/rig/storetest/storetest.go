@@ -130,10 +130,10 @@ func claimShutsOutOlderWriters(t *testing.T, open Open) {
 		t.Fatal(err)
 	}
 	if err := store.Set(ctx, "k", 5, "old", "late"); !errors.Is(err, fence.ErrStale) {
-		t.Errorf("a write behind a newer claim: %v, want ErrStale", err)
+		t.Errorf("a write with an older token: %v, want ErrStale", err)
 	}
 	if got := readValue(t, server, "k"); got != "first" {
-		t.Errorf("value %v after a refused write", got)
+		t.Errorf("value %v after a rejected write", got)
 	}
 }
 
@@ -154,7 +154,7 @@ func getClaims(t *testing.T, open Open) {
 		t.Fatalf("absent key: found %v, %v", found, err)
 	}
 	if err := store.Set(ctx, "k", 4, "older", "late"); !errors.Is(err, fence.ErrStale) {
-		t.Errorf("a write behind a newer reader: %v, want ErrStale", err)
+		t.Errorf("a write with an older token than a read: %v, want ErrStale", err)
 	}
 	if err := store.Set(ctx, "k", 5, "a", ""); err != nil {
 		t.Fatal(err)
@@ -163,7 +163,7 @@ func getClaims(t *testing.T, open Open) {
 		t.Errorf("empty value: %q, found %v, %v", got, found, err)
 	}
 	if _, _, err := store.Get(ctx, "k", 4, "older"); !errors.Is(err, fence.ErrStale) {
-		t.Errorf("a read behind a newer reader: %v, want ErrStale", err)
+		t.Errorf("a read with an older token: %v, want ErrStale", err)
 	}
 }
 
@@ -194,7 +194,7 @@ func failedScriptKeepsItsTokenRecorded(t *testing.T, open Open) {
 	store, _ := startStore(t, open)
 	_, err := store.Eval(t.Context(), `return redis.error_reply('FULL no room')`, "k", 9, "new", nil)
 	if err == nil || errors.Is(err, fence.ErrStale) || !strings.Contains(err.Error(), "FULL no room") {
-		t.Fatalf("error %v, want that of the script", err)
+		t.Fatalf("error %v, want the script's error", err)
 	}
 	if token, owner, err := store.Highest(t.Context(), "k"); token != 9 || owner != "new" || err != nil {
 		t.Errorf("highest %d of %q, %v", token, owner, err)
@@ -221,7 +221,7 @@ func checkAndWriteAreOneStep(t *testing.T, open Open) {
 	}
 	all.Wait()
 	if got := readValue(t, server, "k"); got != "200" {
-		t.Errorf("value of token %v stands, want that of 200", got)
+		t.Errorf("the value of token %v was kept, want the value of 200", got)
 	}
 }
 
@@ -242,7 +242,7 @@ func serverErrorIsNotStale(t *testing.T, open Open) {
 		t.Fatal(err)
 	}
 	if err := store.Claim(t.Context(), "k", 1, "a"); err == nil || errors.Is(err, fence.ErrStale) {
-		t.Errorf("error %v, want that of the server", err)
+		t.Errorf("error %v, want the server's error", err)
 	}
 }
 

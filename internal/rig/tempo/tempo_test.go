@@ -33,15 +33,15 @@ func TestChildProcessesInheritFactorOnRequest(t *testing.T) {
 	defer stop()
 	measured := pace.Factor()
 	if measured < 1 || measured > maxFactor {
-		t.Errorf("the factor is %v", measured)
+		t.Errorf("factor = %v", measured)
 	}
 	pace.SetFactor(func() float64 { return 1 }) // as in a child process
 	if got := pace.Factor(); got != 1 {
-		t.Errorf("the environment alone makes the factor %v", got)
+		t.Errorf("factor = %v with only the environment set", got)
 	}
 	Adopt()
 	if got := pace.Factor(); got != measured {
-		t.Errorf("the factor is %v, and %v where it was taken over", measured, got)
+		t.Errorf("factor = %v, and %v in the child process", measured, got)
 	}
 }
 

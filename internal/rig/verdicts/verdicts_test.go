@@ -402,7 +402,7 @@ func TestVerdictsDoNotDependOnMachine(t *testing.T) {
 	}
 	for entry, still := range known {
 		if !still {
-			t.Errorf("known.txt lists %q, and there is none any more: take the line away", entry)
+			t.Errorf("known.txt lists %q, which no longer occurs: delete the line", entry)
 		}
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// Proof is the part of a request by which a node checks that it is still the admitted one: the marker that the
-// client found, and its key. A single node checks nothing.
+// Proof is the part of a request with which a server checks that it is still the admitted one: the marker that
+// the client found, and the marker's key. A single node checks nothing.
 type Proof struct{ Set, Marker string }
 
 // Encoder writes requests. It caches arguments that many requests share. One goroutine at a time may use it.
@@ -55,9 +55,8 @@ func (t *Encoder) Encode(dst []byte, r *engine.Request) []byte {
 		case r.Restore:
 			dst = resp.AppendDecimal(appendAll(t.appendHead(dst, &t.heads.renewRestoring, r.Lock), r.Owner, t.ttl), r.Token)
 		case r.Lock.Moves:
-			// While a slot moves, a script runs only where all of its keys are. So this one names only the
-			// lock's key: a renewal must not depend on a queue or a counter that has moved before, or does not
-			// exist.
+			// While a slot moves, a script runs only where all of its keys are. So a renewal names only the
+			// lock's key: it must not depend on a queue or a counter that has moved already, or does not exist.
 			return appendAll(append(dst, t.heads.renewAlone...), r.Lock.Key, r.Owner, t.ttl)
 		default:
 			dst = appendAll(t.appendHead(dst, &t.heads.renew, r.Lock), r.Owner, t.ttl)

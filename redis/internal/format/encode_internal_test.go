@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// Leaving out an argument has a meaning: a renewal without a token restores no lock, and only requests with a
-// lowest token send one.
+// A missing argument has a meaning: a renewal without a token restores no lock, and only requests with a
+// minimum token send one.
 func TestEncoderSendsNeededArguments(t *testing.T) {
 	t.Parallel()
 	const ttl = int64(10 * time.Second)
@@ -81,7 +81,7 @@ func TestLocksShareCounterOfNode(t *testing.T) {
 			t.Errorf("%s in a cluster: %q", name, got.Fence)
 		}
 		if got := Redisson.Lock("", name, false); got.Fence != wire.RedissonFence(name) || got.Counter >= 0 {
-			t.Errorf("%s in the format of Redisson: %q", name, got.Fence)
+			t.Errorf("Redisson format of %s = %q", name, got.Fence)
 		}
 	}
 }

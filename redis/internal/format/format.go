@@ -62,8 +62,8 @@ func (f *Format) SetKey(prefix string) string {
 	return wire.SetKey(prefix)
 }
 
-// SiblingMarker returns the marker of clients that a user may mistake for clients of this set, and their
-// description; "" if there are none.
+// SiblingMarker returns the marker of clients that look like clients of this set, and their description; "" if
+// there are none.
 func (f *Format) SiblingMarker(prefix string) (marker, who string) {
 	switch {
 	case f.java:
@@ -76,11 +76,11 @@ func (f *Format) SiblingMarker(prefix string) (marker, who string) {
 	return "", ""
 }
 
-// BareBeside reports whether other libraries may lock a name with that prefix by its bare key.
+// BareBeside reports whether other libraries may lock a name with that prefix under its bare key.
 func (f *Format) BareBeside(prefix string) bool { return prefix != "" && !f.java }
 
-// OwnCounters reports whether only Holdfast's clients count tokens, so that the counters start where the
-// clients choose.
+// OwnCounters reports whether only Holdfast's clients count tokens, so that clients choose the start of the
+// counters.
 func (f *Format) OwnCounters() bool { return !f.java }
 
 // Configure adds the format's settings to the configuration of an engine.
@@ -90,7 +90,7 @@ func (f *Format) Configure(cfg *engine.Config) {
 	}
 }
 
-// Set describes the set to which a format has to fit.
+// Set describes the set for which a format is checked.
 type Set struct {
 	Nodes    int
 	Cluster  bool

@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// maxDirectBytes is the number of pending bytes, about four requests, up to which the caller of another
-	// request writes that itself.
+	// maxDirectBytes bounds the pending bytes, about four requests, while callers write their requests
+	// themselves.
 	maxDirectBytes = 1200
-	// maxSharedBytes is the same limit, about one request, if each request goes to several nodes: the client
-	// has enough to do meanwhile, and requests that travel together cost each node less.
+	// maxSharedBytes is maxDirectBytes for requests to several nodes, about one request: the client is busy
+	// with the other nodes, and a batch of requests costs each node less.
 	maxSharedBytes = 300
-	// maxGroup bounds the requests to a single node that wait until one of their callers writes them, unless
-	// maxBatchBytes are pending: the node works on them while the client prepares the next. With several
-	// nodes, the client has enough to do with the others, and larger batches are cheaper. A batch also ends at
-	// maxBatchBytes. Linux buffers more than twice as much before the other end has read anything.
+	// maxGroup bounds the requests to a single node that wait for one of their callers to write them, unless
+	// maxBatchBytes are pending: the node works on them while the client prepares the next. With several nodes,
+	// the client is busy with the others, and larger batches are cheaper. A batch also ends at maxBatchBytes.
+	// Linux buffers more than twice as much before the other end has read anything.
 	maxGroup      = 12
 	maxBatchBytes = 16 << 10
 	// maxBatch bounds the requests in one write, so that the node has work while the next ones are prepared.

@@ -145,19 +145,19 @@ func TestLastCallerWritesBatch(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		for i := range maxGroup {
 			if synctest.Wait(); arrived > 0 {
-				t.Errorf("%d requests are written when %d wait", arrived, i)
+				t.Errorf("%d requests were written while %d waited", arrived, i)
 			}
 			go n.tryAcquire(ctx)
 		}
 		if synctest.Wait(); arrived != maxGroup {
-			t.Errorf("%d requests are written, want %d", arrived, maxGroup)
+			t.Errorf("%d requests were written, want %d", arrived, maxGroup)
 		}
 		cancel()
 		n.waitUntilEnded(far)
 	})
 }
 
-// The other end may be writing the next answer, and then neither end would read.
+// If the other end is writing an answer while this end writes, neither end reads.
 func TestPipeReaderDoesNotWrite(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -181,7 +181,7 @@ func TestPipeReaderDoesNotWrite(t *testing.T) {
 		for range 2 {
 			both.Go(func() {
 				if took, _ := n.tryAcquire(t.Context()); took > 0 {
-					t.Errorf("answered after %v of no time", took)
+					t.Errorf("answered after %v with no time left", took)
 				}
 			})
 		}
@@ -206,7 +206,7 @@ func TestLongNamesFitIntoOneWrite(t *testing.T) {
 		n.l.mu.Lock()
 		late := n.l.loadBatch(n.Now())
 		if most := maxBatchBytes + 2048; len(n.l.out) > most || len(late) > 0 || n.l.pending.len()+len(n.l.queue) != maxBatch {
-			t.Errorf("%d bytes, %d late, %d written, %d wait; want at most %d bytes and all of %d",
+			t.Errorf("%d bytes, %d late, %d written, %d waiting; want at most %d bytes and all of %d",
 				len(n.l.out), len(late), n.l.pending.len(), len(n.l.queue), most, maxBatch)
 		}
 		n.l.mu.Unlock()
@@ -229,7 +229,7 @@ func TestLateReleaseIsStillSent(t *testing.T) {
 			late = append(late, e.Req.Kind)
 		}
 		if want := []quorum.AskKind{quorum.AskAcquire, quorum.AskRenew}; !slices.Equal(late, want) || n.l.pending.len() != len(kinds)-len(want) {
-			t.Errorf("%v are too late and %d are written, want %v and 2", late, n.l.pending.len(), want)
+			t.Errorf("%v were too late and %d were written, want %v and 2", late, n.l.pending.len(), want)
 		}
 		n.l.pending = entryQueue{}
 	})
@@ -255,7 +255,7 @@ func TestUnreadConnectionDoesNotBlockCallers(t *testing.T) {
 		n.l.SendCommand("SET", "large", string(make([]byte, 2*socket.Room)))
 		n.l.SendCommand("PING")
 		if took := time.Since(start); took != 0 {
-			t.Errorf("tell blocked for %v", took)
+			t.Errorf("SendCommand blocked for %v", took)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -294,7 +294,7 @@ func TestHungNodeIsSkippedOnlyWhenSpare(t *testing.T) {
 		go n.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second})
 		synctest.Wait()
 		if len(read) == 0 || <-read != "acquire" { // not the request that follows its failure
-			t.Error("a request that waits was not queued behind the node")
+			t.Error("a waiting request was not queued behind the silent node")
 		}
 	})
 }
@@ -328,7 +328,7 @@ func TestServerClosingItsSideEndsLink(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := <-ended; !errors.Is(err, io.EOF) {
-				t.Errorf("the try = %v, want EOF", err)
+				t.Errorf("TryAcquire = %v, want EOF", err)
 			}
 			<-n.l.Gone()
 		})
@@ -353,12 +353,12 @@ func TestBlockedWriteDoesNotDelayAnswers(t *testing.T) {
 		select {
 		case <-calls[2].done:
 		case <-time.After(time.Second):
-			t.Error("an answer is not read while a write waits for the node")
+			t.Error("an answer was not read while a write waits for the node")
 		}
 	})
 }
 
-// A node that works through its requests is not silent, however long the last one takes.
+// A node that answers its requests is not silent, however long the last one takes.
 func TestBusyNodeIsNotSilent(t *testing.T) {
 	t.Parallel()
 	runLinked(t, func(t *testing.T, n *node, far net.Conn) {
@@ -375,14 +375,14 @@ func TestBusyNodeIsNotSilent(t *testing.T) {
 			}
 			time.Sleep(each)
 			if silent := n.l.SilentFor(n.Now()); silent > int64(each) {
-				t.Errorf("the node is said to be silent for %v", time.Duration(silent))
+				t.Errorf("the node counts as silent for %v", time.Duration(silent))
 			}
 			far.Write([]byte("+PONG\r\n"))
 			synctest.Wait()
 		}
 		time.Sleep(time.Second)
 		if silent := n.l.SilentFor(n.Now()); silent != int64(time.Second) {
-			t.Errorf("after a second without an answer the node is said to be silent for %v", time.Duration(silent))
+			t.Errorf("after a second without an answer the node counts as silent for %v", time.Duration(silent))
 		}
 		cancel()
 		asking.Wait()
@@ -422,7 +422,7 @@ func (n *node) queueAcquire(t *testing.T) (leave context.CancelFunc, ended chan 
 	}()
 	synctest.Wait()
 	if len(n.l.queue) != 1 {
-		t.Fatalf("%d requests wait, want the acquire", len(n.l.queue))
+		t.Fatalf("%d requests are queued, want the acquire", len(n.l.queue))
 	}
 	return leave, ended
 }
@@ -509,10 +509,10 @@ func TestPanicInHandlerEndsOnlyItsLink(t *testing.T) {
 		go far.Write([]byte(">1\r\n+odd\r\n"))
 		<-n.l.Gone()
 		if err := <-sink.broke; !strings.Contains(err.Error(), "unforeseen (link_internal_test.go:") {
-			t.Errorf("the link broke by %v, want the panic and its place", err)
+			t.Errorf("the connection ended with %v, want the panic and its place", err)
 		}
 		if err := <-tried; err == nil {
-			t.Error("a request that was under way was answered")
+			t.Error("a pending request was answered")
 		}
 		far.Close()
 	})

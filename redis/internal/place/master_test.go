@@ -37,7 +37,7 @@ func TestCancelledSearchRejectsSentinelMinority(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(100*time.Millisecond, cancel)
 		if addr, err := m.Locate(ctx); err == nil {
-			t.Errorf("the master is %s", addr)
+			t.Errorf("master = %s", addr)
 		}
 	})
 }

@@ -30,7 +30,7 @@ type Place interface {
 	Identify(l *resp.Conn) error
 	// Replaced reports whether another server may become the node.
 	Replaced() bool
-	// Moved reports whether, as far as other servers know, the node has moved from addr to another server.
+	// Moved reports whether other servers name another server than addr for the node.
 	Moved(ctx context.Context, addr string) bool
 	// MarkerKey returns the key of the node's marker.
 	MarkerKey(f *format.Format, prefix string) string
@@ -46,7 +46,7 @@ type Place interface {
 	Shard() string
 	// Permissions returns the additional permissions that a user needs; "" if none.
 	Permissions() string
-	// At adds the address of the server to an error, unless Name contains it.
+	// At adds the address of the server to an error, unless the error's node name contains it.
 	At(addr string, err error) error
 }
 
@@ -99,8 +99,8 @@ func deniesCluster(l *resp.Conn) (bool, error) {
 // errDemoted is returned for a server that is not the node any more, or never was.
 var errDemoted = errors.New("it is a replica: another server is the master, or is about to be")
 
-// checkKind rejects a server that is not a master of the expected kind. info may name the master, if the
-// server is a replica.
+// checkKind rejects a server that is not a master of the expected kind. If the server is a replica, info may
+// name its master.
 func checkKind(shard bool, mode, role string, info map[string]string) error {
 	cluster := mode == "cluster" || info["cluster_enabled"] == "1"
 	switch {

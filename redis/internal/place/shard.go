@@ -21,8 +21,8 @@ import (
 // MaxTTL + 2 s. A slot that moves takes a marker with it, which tells nothing about the shard that gets the
 // slot.
 
-// Shard is a master of a Redis Cluster, identified by its address. If another server takes over, that is
-// another Shard.
+// Shard is a master of a Redis Cluster, identified by its address. Another server that takes over is another
+// Shard.
 type Shard struct {
 	Fixed
 	id    string // id in the cluster

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/place"
 )
 
-// A node's name in the map, or in a redirection, is dialed only if a server can have it.
+// A node's name in the map, or in a redirection, is dialed only if it is a valid address.
 func TestClusterAddressesAreDialable(t *testing.T) {
 	t.Parallel()
 	for host, want := range map[string]string{
@@ -36,8 +36,8 @@ func TestClusterAddressesAreDialable(t *testing.T) {
 	}
 }
 
-// A valid map names each slot once, and no more masters than a cluster may have. Processing any other could
-// take hours.
+// A valid map names each slot once, and no more masters than a cluster may have. Other maps could take hours to
+// process.
 func TestImpossibleSlotMapsAreRejected(t *testing.T) {
 	t.Parallel()
 	ranges := func(n int, of func(i int) (first, last int64, port int64)) (all []any) {

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/format"
 )
 
-// maxClockSkew is the difference between a node's clock and this machine's from which on it is reported.
+// maxClockSkew is the largest difference between a node's clock and this machine's clock that is not reported.
 const maxClockSkew = time.Second
 
 // maxFields bounds the fields of INFO. Servers have some 250, and one for each kind of error.
@@ -121,8 +121,8 @@ func CheckSteps(l, other *resp.Conn, lock engine.Lock) (known bool, err error) {
 	return failed && string(values[0].Text) == "probe", nil
 }
 
-// Subscribe checks whether a subscribed connection still carries requests, with confirmations in their place
-// among the replies. If not, waiters poll, and defect is the reason. No client publishes on the channel.
+// Subscribe checks whether a subscribed connection still carries requests, and confirms in order with the
+// replies. If not, waiters poll, and defect is the reason. No client publishes on the channel.
 func (w *WakeFaults) Subscribe(l *resp.Conn, hello map[string]string, client string) (defect, err error) {
 	if w.Mute != nil {
 		return nil, nil // a permission is missing, perhaps on purpose: an event reports it

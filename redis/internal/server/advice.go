@@ -72,7 +72,7 @@ func AddAdvice(err error, secure bool) error {
 	return err
 }
 
-// WithPatience returns a context that ends with ctx, or when no answer comes for the time each. answered
+// WithPatience returns a context that ends with ctx, or after the time each without an answer. answered
 // restarts that time.
 func WithPatience(ctx context.Context, each time.Duration) (patient context.Context, answered, cancel func()) {
 	patient, end := context.WithCancelCause(ctx)
@@ -98,7 +98,7 @@ type lateError struct{ to string }
 func (e lateError) Error() string      { return "no answer " + e.to + "before the timeout" }
 func (lateError) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// FixDisk is the fix for a server that rejects writes because it cannot save them.
+// FixDisk is the fix for a server that rejects writes because it cannot save its data.
 const FixDisk = "free space on its disk or replace the disk, then BGSAVE; or CONFIG SET save \"\" if nobody needs its snapshots"
 
 // FixReplicas is the fix for a master that rejects writes because too few replicas keep up with it.

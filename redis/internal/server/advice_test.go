@@ -28,7 +28,7 @@ func TestLateErrorNamesTimeoutOnce(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	end()
 	if err := server.LateError(ctx, io.EOF); !errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Late() = %v: there was no timeout", err)
+		t.Errorf("Late() = %v without a timeout", err)
 	}
 }
 

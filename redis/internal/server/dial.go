@@ -67,7 +67,7 @@ func (d *Dialer) Connect(ctx context.Context, addr string) (*resp.Conn, error) {
 	return resp.NewConn(secure), nil
 }
 
-// dialAside calls Dial until ctx ends, and closes a connection that comes late.
+// dialAside calls Dial until ctx ends, and closes a connection that Dial returns later.
 func (d *Dialer) dialAside(ctx context.Context, network, addr string) (net.Conn, error) {
 	return driverkit.CallUserFunc(ctx, func() (net.Conn, error) { return d.Dial(ctx, network, addr) }, func(conn net.Conn) {
 		if conn != nil {

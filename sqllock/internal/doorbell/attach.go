@@ -10,8 +10,8 @@ var Attach func(driver any, open func(client string, wake func(owner string)) (R
 
 // Ringer sends messages to the processes of other owners. Its methods do not block, and a message may be lost.
 type Ringer interface {
-	// Ring tells a waiter that a lock was handed to it.
+	// Ring notifies a waiter that a lock was handed to it.
 	Ring(owner string)
-	// Forced tells a holder that its lock was force-released, and why.
+	// Forced notifies a holder that its lock was force-released, with the reason.
 	Forced(owner, why string)
 }

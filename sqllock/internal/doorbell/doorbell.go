@@ -1,14 +1,14 @@
-// Package doorbell wakes other processes of one machine that wait for a lock in a file. Each process has a Unix datagram
-// socket beside the file, whose name ends in an id that the process writes into its tickets. Whoever hands a lock over
-// sends a datagram there.
+// Package doorbell wakes other processes of one machine that wait for a lock in a file. Each process has a Unix
+// datagram socket beside the file, whose name ends in an id that the process writes into its tickets. Whoever
+// hands a lock over sends a datagram there.
 //
-// A ring is a hint. It may be lost, doubled or false, and whoever waits for one has to look at the file now and then
-// anyway. So Ring never blocks, has no error, and nothing depends on it but time.
+// A ring is a hint. It may be lost, doubled or false, so each waiter must also read the file now and then. So
+// Ring never blocks, has no error, and nothing depends on it but time.
 //
 // # Who may do what
 //
-// The folder of the file may be writable for other users, who then may put anything there, and ids come from tickets,
-// which whoever may write to the file may make up. So
+// The folder of the file may be writable for other users, who then may put anything there, and ids come from
+// tickets, which whoever may write to the file may make up. So
 //
 //   - an id is 26 letters and digits, and leads to no other folder;
 //   - a ring goes to a socket alone, and never through a symbolic link, so that nobody has this process write to the
@@ -18,7 +18,8 @@
 //   - what comes in is text of others, and at most MaxMessage bytes of it are read;
 //   - the socket has the mode of the file, so that who may not write to the file may not ring, as far as umask leaves it.
 //
-// The sockets of processes that were killed stay. Ring removes the one that it finds dead, and Open some of the others.
+// The sockets of processes that were killed stay. Ring removes the one that it finds dead, and Open some of the
+// others.
 package doorbell
 
 import "errors"

@@ -20,7 +20,8 @@ const (
 	// maxNames and maxProbes bound the number of names that Open reads in the folder, and of sockets that it
 	// tries.
 	maxNames, maxProbes = 4096, 32
-	// settled is the age from which Open tries a socket: a younger socket may not have been opened fully.
+	// settled is the minimum age of a socket that Open tries: the process of a younger socket may still be
+	// opening it.
 	settled = time.Minute
 
 	openPath = 0x200000 // O_PATH, which syscall lacks
@@ -37,8 +38,8 @@ type Bell struct {
 }
 
 // Open creates the socket of id beside the file, which must exist and not be a symbolic link. It also removes
-// some sockets beside the file whose processes have ended. It calls hear with each message, one at a time;
-// hear must not block. Close ends that.
+// some sockets beside the file whose processes have ended. It calls hear with each message, one at a time,
+// until Close. hear must not block.
 func Open(file, id string, hear func(message string)) (*Bell, error) {
 	if !validID(id) {
 		return nil, fmt.Errorf("%q is not the id of a bell", id)
@@ -162,7 +163,8 @@ func (b *Bell) Ring(id, message string) (dead bool) {
 	return true
 }
 
-// openSocketPath has an open descriptor of a socket in the folder, whatever its name leads to later.
+// openSocketPath holds an open descriptor of a socket in the folder, so that the path still leads to that
+// socket if its name is replaced.
 type openSocketPath int
 
 func (f openSocketPath) close() { syscall.Close(int(f)) }
@@ -207,7 +209,7 @@ func isTrusted(file, s *syscall.Stat_t) bool {
 // removeSocket removes a socket. Ids are never reused, so no newer socket can have that name.
 func (b *Bell) removeSocket(name string) { syscall.Unlinkat(int(b.folder.Fd()), name) }
 
-// sweepDead removes some sockets of processes that have ended. Other processes sweep too.
+// sweepDead removes some sockets of ended processes. Other processes remove others.
 func (b *Bell) sweepDead() {
 	names, _ := b.folder.Readdirnames(maxNames) // names read before an error are valid
 	probes := 0

@@ -54,7 +54,7 @@ func wantNext(t *testing.T, heard <-chan string, want string) {
 			t.Errorf("heard %q, want %q", got, want)
 		}
 	case <-time.After(fixture.MaxWait()):
-		t.Fatalf("heard nothing, want %q", want)
+		t.Fatalf("received nothing, want %q", want)
 	}
 }
 
@@ -84,28 +84,28 @@ func TestRingReachesOneProcess(t *testing.T) {
 	b.Ring(newID("A"), strings.Repeat("x", 2*MaxMessage))
 	wantNext(t, heardByA, strings.Repeat("x", MaxMessage))
 	if dead := a.Ring(newID("A"), "itself"); dead {
-		t.Error("a bell that listens counts as dead")
+		t.Error("a listening socket counts as dead")
 	}
 	wantNext(t, heardByA, "itself")
 	for _, bad := range []string{"", "B", newID("../B"), newID("B/"), newID("B.")} {
 		if a.Ring(bad, "to nobody") {
-			t.Errorf("id %q counts as a process that has ended", bad)
+			t.Errorf("id %q counts as an ended process", bad)
 		}
 	}
 	a.Close()
 	if !b.Ring(newID("A"), "late") {
-		t.Error("a bell that was closed does not count as dead")
+		t.Error("a closed socket does not count as dead")
 	}
 	b.Close()
 	if left := folderNames(t, file); len(left) > 0 {
 		t.Errorf("Close leaves %q", left)
 	}
 	if len(heardByA)+len(heardByB) > 0 {
-		t.Error("more was heard than sent")
+		t.Error("received more than was sent")
 	}
 }
 
-// 40 processes take nothing from their queues: more than fits into the buffer of one sending socket.
+// 40 processes do not read their messages. These messages together exceed the send buffer of one socket.
 func TestSuspendedProcessDoesNotDelayRings(t *testing.T) {
 	t.Parallel()
 	file := newFile(t, 0o600)
@@ -121,7 +121,7 @@ func TestSuspendedProcessDoesNotDelayRings(t *testing.T) {
 	for range 20 {
 		for i := range 40 {
 			if b.Ring(newID("S", i), strings.Repeat("x", MaxMessage)) {
-				t.Fatal("a process that is stopped counts as dead")
+				t.Fatal("a stopped process counts as dead")
 			}
 		}
 	}
@@ -135,13 +135,13 @@ func TestRingRemovesSocketOfDeadProcess(t *testing.T) {
 	plantSocket(t, file+infix+newID("D"), 0)
 	b, _ := openBell(t, file, "B")
 	if left := folderNames(t, file); len(left) != 2 {
-		t.Fatalf("there are %q, want the new socket and the one of a dead process that is young", left)
+		t.Fatalf("sockets = %q, want the new one and the recent one of a dead process", left)
 	}
 	if !b.Ring(newID("D"), "anybody there?") {
-		t.Error("a process that has ended does not count as dead")
+		t.Error("an ended process does not count as dead")
 	}
 	if left := folderNames(t, file); len(left) != 1 {
-		t.Errorf("there are %q, want one socket", left)
+		t.Errorf("sockets = %q, want one", left)
 	}
 }
 
@@ -181,11 +181,11 @@ func TestOpenSweepsSocketsOfKilledProcesses(t *testing.T) {
 		b.Close()
 	}
 	if left := folderNames(t, file); len(left) != 3 {
-		t.Errorf("there are %q, want the socket that listens, a young one, and one of another file", left)
+		t.Errorf("sockets = %q, want the listening one, a recent one, and one of another file", left)
 	}
 }
 
-// The test puts into the folder what another user might put in the places of sockets.
+// The test creates the files that another user might create in place of sockets.
 func TestHostileFilesAreIgnored(t *testing.T) {
 	t.Parallel()
 	file := newFile(t, 0o600)
@@ -211,16 +211,16 @@ func TestHostileFilesAreIgnored(t *testing.T) {
 	b, _ := openBell(t, file, "B")
 	for _, kind := range []string{"live", "dead", "plain", "folder", "fifo"} {
 		if b.Ring(newID(kind), "hello") {
-			t.Errorf("%s counts as a process that has ended", kind)
+			t.Errorf("%s counts as an ended process", kind)
 		}
 	}
 	b.Close()
 	if left := folderNames(t, file); len(left) != len(before) {
-		t.Errorf("there are %q, want %q", left, before)
+		t.Errorf("sockets = %q, want %q", left, before)
 	}
 	service.SetReadDeadline(time.Now()) // a datagram would have arrived already
 	if n, err := service.Read(make([]byte, 10)); err == nil {
-		t.Errorf("a service elsewhere was sent %d bytes", n)
+		t.Errorf("another service received %d bytes", n)
 	}
 	if _, err := os.Stat(gone); err != nil {
 		t.Error(err)
@@ -260,7 +260,7 @@ func TestSocketHasModeOfFile(t *testing.T) {
 		openBell(t, file, "A")
 		socket, err := os.Lstat(file + infix + newID("A"))
 		if err != nil || socket.Mode() != info.Mode()|fs.ModeSocket {
-			t.Errorf("the socket has the mode %v, %v, want %v", socket.Mode(), err, info.Mode())
+			t.Errorf("socket mode = %v, %v, want %v", socket.Mode(), err, info.Mode())
 		}
 	}
 }
@@ -285,7 +285,7 @@ func TestLongFolderPathWorks(t *testing.T) {
 	_, err := Open(long, newID("A"), nil)
 	for what, err := range map[string]error{"Open": err, "Check": CheckSupport(long)} {
 		if err == nil || !strings.Contains(err.Error(), "60 bytes") {
-			t.Errorf("%s() for a long name = %v, want how long it is", what, err)
+			t.Errorf("%s() for a long name = %v, want an error that names its length", what, err)
 		}
 	}
 	if err := CheckSupport(file); err != nil {

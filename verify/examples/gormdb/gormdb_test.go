@@ -57,10 +57,10 @@ func TestLateHolderCannotWrite(t *testing.T) {
 			examples.Late(t, locks, add, fence.ErrStale)
 			var now account
 			if err := db.Take(&now, 7).Error; err != nil || now.Balance != 101 {
-				t.Errorf("the balance is %d, %v, want 101", now.Balance, err)
+				t.Errorf("balance = %d, %v, want 101", now.Balance, err)
 			}
 			if err := LockRow(t.Context(), db, "accounts", "id", 7); err == nil {
-				t.Error("a row is locked without a transaction")
+				t.Error("a row was locked without a transaction")
 			}
 		})
 	}

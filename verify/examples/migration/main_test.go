@@ -33,7 +33,7 @@ func TestOneOfSeveralInstancesMigrates(t *testing.T) {
 	}
 	var done int
 	if err := db.QueryRowContext(t.Context(), `SELECT count(*) FROM schema_step`).Scan(&done); err != nil || done != len(steps) {
-		t.Errorf("%d steps are noted, %v; want %d", done, err, len(steps))
+		t.Errorf("%d steps are recorded, %v; want %d", done, err, len(steps))
 	}
 	examples.Free(t, url, "shop/migration")
 }
@@ -55,6 +55,6 @@ func TestLostLockRollsStepBack(t *testing.T) {
 		t.Errorf("migrateSchema returned %v, want ErrLost", err)
 	}
 	if _, err := db.ExecContext(t.Context(), `SELECT FROM half`); err != nil {
-		t.Errorf("half a step was done: %v", err)
+		t.Errorf("a step was applied halfway: %v", err)
 	}
 }

@@ -84,7 +84,7 @@ func TestInvoiceIsChargedOnce(t *testing.T) {
 		t.Errorf("the provider was called %d times, want once", n)
 	}
 	if code := requestStatus(t, http.MethodPost, instances[0].url+"/invoices/77/charge"); code != http.StatusNotFound {
-		t.Errorf("an invoice that does not exist: status %d, want 404", code)
+		t.Errorf("unknown invoice: status %d, want 404", code)
 	}
 }
 

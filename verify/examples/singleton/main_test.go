@@ -45,7 +45,7 @@ func TestNextMachineLeadsAfterRelease(t *testing.T) {
 	start()
 	stop()
 	if err := examples.Soon(t, "the first machine ends", ended); err != nil {
-		t.Errorf("a machine that was asked to stop returned %v", err)
+		t.Errorf("a machine that was told to stop returned %v", err)
 	}
 	second := examples.Soon(t, "the second machine leads", m.began)
 	if second.Token() <= first.Token() {

@@ -46,6 +46,6 @@ func TestLateHolderCannotWrite(t *testing.T) {
 	}, fence.ErrStale)
 	var balance int
 	if err := db.GetContext(t.Context(), &balance, "SELECT balance FROM account"); err != nil || balance != 101 {
-		t.Errorf("the balance is %d, %v, want 101", balance, err)
+		t.Errorf("balance = %d, %v, want 101", balance, err)
 	}
 }

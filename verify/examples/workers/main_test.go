@@ -33,7 +33,7 @@ func TestFileHasOneWorkerAtATime(t *testing.T) {
 	work := func(ctx context.Context, lease *holdfast.Lease, name string) error {
 		mu.Lock()
 		if busy[name] {
-			t.Errorf("two workers are at file %s", name)
+			t.Errorf("two workers process file %s", name)
 		}
 		busy[name] = true
 		mu.Unlock()
@@ -54,7 +54,7 @@ func TestFileHasOneWorkerAtATime(t *testing.T) {
 		examples.Soon(t, "a file is compressed", all)
 	}
 	if rest, err := os.ReadDir(inbox); err != nil || len(rest) != 0 {
-		t.Errorf("%d files are left, %v", len(rest), err)
+		t.Errorf("%d files remain, %v", len(rest), err)
 	}
 	packed, err := os.ReadDir(done)
 	if err != nil || len(packed) != files {
@@ -125,7 +125,7 @@ func TestLostLeaseStopsCompression(t *testing.T) {
 		t.Errorf("compress returned %v, want ErrLost", err)
 	}
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
-		t.Errorf("%d files, %v; want the first alone", len(files), err)
+		t.Errorf("%d files, %v; want only the first", len(files), err)
 	}
 }
 

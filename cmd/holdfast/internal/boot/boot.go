@@ -12,8 +12,8 @@ import (
 // Instant is a point on the clock, in ns. All processes of a machine share it.
 type Instant int64
 
-// Add returns the instant d after i. If it overflows, it returns the last or first instant: a limit of 292
-// years is in the future, not in the past.
+// Add returns the instant d after i. On overflow it returns the last or first instant, so that a limit of 292
+// years is in the future and not in the past.
 func (i Instant) Add(d time.Duration) Instant {
 	sum := i + Instant(d)
 	switch {

@@ -25,7 +25,7 @@ func TestAlarmDoesNotRingEarly(t *testing.T) {
 	a.Set(at)
 	<-a.C
 	if now := boot.Now(); now < at {
-		t.Errorf("it rang %v early", at.Sub(now))
+		t.Errorf("the alarm rang %v early", at.Sub(now))
 	}
 }
 

@@ -94,8 +94,8 @@ func Main(args []string, stdio IO) (code exitcode.Code) {
 	return exitcode.Of(err)
 }
 
-// hasReadEnough reports whether cmd failed because its reader has closed the pipe, as head does. The output of acquire
-// and renew names a lease, so for them it is an error to log.
+// hasReadEnough reports whether cmd failed because its reader closed the pipe, as head does. The output of
+// acquire and renew names a lease, so a failure to write it is an error.
 func hasReadEnough(cmd *cobra.Command, err error) bool {
 	return exitcode.Of(err) == exitcode.Output && errors.Is(err, syscall.EPIPE) && cmd.Name() != "acquire" && cmd.Name() != "renew"
 }
@@ -170,7 +170,7 @@ For every new one, put that line into ~/.bashrc, ~/.zshrc (after compinit) or
 ~/.config/fish/config.fish.
 `
 
-// usageEnd ends every help.
+// usageEnd is the last part of every help text.
 const usageEnd = `
 Every flag can be set by a variable as well, --kill-after by HOLDFAST_KILL_AFTER,
 and in a config file: see holdfast config --help.

@@ -38,7 +38,7 @@ func TestDocumentHasExitCodeTable(t *testing.T) {
 		fmt.Fprintf(&table, "| %s | %s |\n", r.Code, r.Meaning)
 	}
 	if !strings.Contains(readRunPage(t), "| code | meaning |\n|---|---|\n"+table.String()+"\n") {
-		t.Errorf("docs/run.md does not have this table:\n%s", table.String())
+		t.Errorf("docs/run.md lacks this table:\n%s", table.String())
 	}
 }
 
@@ -52,7 +52,7 @@ func TestDocumentNamesEveryFlagOfRun(t *testing.T) {
 	})
 }
 
-// eachFlag calls see with every flag of a command.
+// eachFlag calls see for every flag of a command.
 func eachFlag(t *testing.T, command string, see func(*pflag.Flag)) {
 	t.Helper()
 	root := (&app{io: IO{Out: new(bytes.Buffer), Err: new(bytes.Buffer)}}).rootCommand()
@@ -90,7 +90,7 @@ func TestEveryFlagHasVariable(t *testing.T) {
 	})
 }
 
-// The error of a wrong value names the flag and has no words of the parsing library.
+// The error for a wrong value names the flag, in the words of this command and not of the parsing library.
 func TestWrongValueErrorsArePlain(t *testing.T) {
 	t.Parallel()
 	for flag, want := range map[string]string{
@@ -110,7 +110,7 @@ func call(args ...string) (code exitcode.Code, out, log string) {
 	return code, o.String(), l.String()
 }
 
-// A program that reads JSON gets JSON also for wrong usage, however the format is set.
+// A program that reads JSON also gets JSON for wrong usage, whichever way the format is set.
 func TestErrorsHaveLogFormat(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config")
 	if err := os.WriteFile(file, []byte("log-format = json\n"), 0o600); err != nil {
@@ -135,7 +135,7 @@ func TestErrorsHaveLogFormat(t *testing.T) {
 		})
 	}
 	if _, _, log := call("run", "--no-such-flag", "--", "--log-format=json"); !strings.HasPrefix(log, "holdfast: ") {
-		t.Errorf("the format is that of the command's arguments: %s", log)
+		t.Errorf("the arguments of the command set the format: %s", log)
 	}
 }
 
@@ -286,7 +286,7 @@ func TestContradictingGuardFlagsAreRejected(t *testing.T) {
 	}
 }
 
-// The text shows what runs, and nothing that may be a secret.
+// The text shows the program, and nothing that may be a secret.
 func TestShownCommandHidesSecrets(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -300,7 +300,7 @@ func TestShownCommandHidesSecrets(t *testing.T) {
 		"one " + strings.Repeat("x", 100): "one",
 	} {
 		if got := shownCommand([]string{"/bin/sh", "-c", text, "sh", "s3cret"}); got != want {
-			t.Errorf("%q shows as %q, want %q", text, got, want)
+			t.Errorf("%q is printed as %q, want %q", text, got, want)
 		}
 	}
 	if got := shownCommand([]string{"/usr/bin/report.sh", "s3cret"}); got != "report.sh" {
@@ -334,7 +334,7 @@ func TestDurationsAreSecondsOrGoSyntax(t *testing.T) {
 	for _, text := range []string{"", "soon", "-1", "-5s", "NaN", "1e300", "Inf"} {
 		var d duration
 		if err := d.Set(text); err == nil {
-			t.Errorf("%q is taken as %v", text, time.Duration(d))
+			t.Errorf("%q was parsed as %v", text, time.Duration(d))
 		}
 	}
 }
@@ -358,7 +358,7 @@ func TestHandedOverLeaseMatchesTicket(t *testing.T) {
 		}
 	}
 	if (ticket{Token: 64}).matchesStatus(holdfast.Status{Token: 64}) {
-		t.Error("a lock that nobody holds stands")
+		t.Error("a free lock matches the ticket")
 	}
 }
 
@@ -403,7 +403,7 @@ func TestConsolePageNamesEveryFlag(t *testing.T) {
 	}
 }
 
-// The question is about a change that cannot be undone.
+// The prompt asks about a change that cannot be undone.
 func TestInterruptedPromptCancelsChange(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -106,7 +106,7 @@ func campaign(ctx context.Context, client *holdfast.Client, p *run.Plan) (run.He
 	return run.Single{Lease: term.Lease()}, nil
 }
 
-// isFinal reports whether another attempt would end like this one.
+// isFinal reports whether another attempt would end in the same way.
 func isFinal(res run.Result) bool {
 	never := []exitcode.Code{exitcode.Usage, exitcode.Auth, exitcode.NotExecutable, exitcode.NotFound}
 	return res.Status.Outcome == run.Signal || !res.Status.Started && slices.Contains(never, res.Status.ExitCode)

@@ -81,11 +81,11 @@ func (o *optionalDuration) Set(s string) error {
 	return o.duration.Set(s)
 }
 
-// patience is the value of --wait: unset means without limit, 0 not at all.
+// patience is the value of --wait: unset means no limit, and 0 means no wait.
 type patience struct{ optionalDuration }
 
-// isNone reports whether the command does not wait. If the command line sets both flags, isNone rejects them;
-// in variables or lines of a file, --no-wait wins.
+// isNone reports whether the command does not wait. It rejects both flags on the command line. In variables or
+// lines of a file, --no-wait wins.
 func (p *patience) isNone(noWait bool, given func(string) bool) (bool, error) {
 	if noWait && p.set && p.duration > 0 && given("no-wait") && given("wait") {
 		return false, exitcode.Usagef("--no-wait and --wait %v contradict each other; give one of them", time.Duration(p.duration))

@@ -23,7 +23,7 @@ func TestDuration(t *testing.T) {
 	for _, text := range []string{"", "x", "-1", "-1s", "NaN", "Inf", "1e300", "1 s", "1d"} {
 		var d duration
 		if d.Set(text) == nil {
-			t.Errorf("%q is taken for %v", text, time.Duration(d))
+			t.Errorf("%q was parsed as %v", text, time.Duration(d))
 		}
 	}
 }
@@ -43,7 +43,7 @@ func FuzzDuration(f *testing.F) {
 		}
 		if written := d.String(); written != "" {
 			if err := again.Set(written); err != nil || again != d {
-				t.Errorf("%q is written %q, which is %v, %v", text, written, time.Duration(again), err)
+				t.Errorf("%q is formatted as %q, which parses as %v, %v", text, written, time.Duration(again), err)
 			}
 		}
 	})
@@ -60,13 +60,13 @@ func FuzzCode(f *testing.F) {
 			return
 		}
 		if err := again.Set(c.String()); c < 0 || c > 255 || err != nil || again != c {
-			t.Errorf("%q is %d, written %q, which is %d, %v", text, c, c.String(), again, err)
+			t.Errorf("%q = %d, formatted as %q, which parses as %d, %v", text, c, c.String(), again, err)
 		}
 	})
 }
 
-// FuzzTicket: a file of another origin is rejected as wrong usage, or names a lease that the backend can be
-// asked about.
+// FuzzTicket checks that a file of another program is rejected as wrong usage, or names a lease that the
+// backend accepts in a request.
 func FuzzTicket(f *testing.F) {
 	for _, text := range []string{
 		`{"name":"a","token":7,"owner":"c.1","ttl_ms":1000,"expires_at":"2030-01-02T03:04:05Z"}`,
@@ -82,7 +82,7 @@ func FuzzTicket(f *testing.F) {
 		got, err := (&ticketFlags{file: file}).readTicket(checkVerb, nil)
 		switch {
 		case err != nil && exitcode.Of(err) != exitcode.Usage:
-			t.Errorf("%q: %v, want wrong usage", text, err)
+			t.Errorf("%q: %v, want a usage error", text, err)
 		case err == nil && (got.Name == "" || got.Token <= 0):
 			t.Errorf("%q is %+v", text, got)
 		}

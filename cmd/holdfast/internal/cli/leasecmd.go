@@ -24,7 +24,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// ticket is a lease that outlives the process which acquired it. A process that has the ticket can renew and
+// ticket names a lease that outlives the process which acquired it. A process with the ticket can renew and
 // release the lease.
 type ticket struct {
 	Name      string         `json:"name"`
@@ -99,7 +99,7 @@ func (fl *ticketFlags) readTicket(verb string, args []string) (t ticket, err err
 	return t, nil
 }
 
-// checkVerb is the command that needs only a token, because it changes nothing.
+// checkVerb is the only command that needs just a token, because it changes nothing.
 const checkVerb = "check"
 
 // readAll returns the ticket of readTicket. Inside a run of several names, if no lease is named, it returns
@@ -464,7 +464,7 @@ func (t ticket) knownByNode(st holdfast.Status) bool {
 	})
 }
 
-// describeGone describes what replaced a lease that is gone.
+// describeGone describes the holder or state that replaced a lost lease.
 func (t ticket) describeGone(st holdfast.Status) string {
 	if !st.Held {
 		return fmt.Sprintf("nobody holds %q", t.Name)

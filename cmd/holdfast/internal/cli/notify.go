@@ -12,8 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// A service that waits for its lock requests extension more every extendEvery, so that one message may be
-// late.
+// A waiting service requests extension more start time every extendEvery, so that one message may be late.
 const (
 	extension   = 30 * time.Second
 	extendEvery = 10 * time.Second
@@ -79,8 +78,8 @@ func (m *manager) send(text string) {
 	}
 }
 
-// notifyWaiting reports what the service waits for, and requests more start time until it is ready: the wait for a
-// lock has its own limits.
+// notifyWaiting reports the lock that the service waits for, and requests more start time until the service is
+// ready: the wait has its own limits.
 func (m *manager) notifyWaiting(format string, args ...any) {
 	m.sendStatus(format, args...)
 	if m != nil {
@@ -100,8 +99,8 @@ func (m *manager) sendStatus(format string, args ...any) {
 	m.send("STATUS=" + view.Printable(fmt.Sprintf(format, args...)))
 }
 
-// notifyReloaded answers a HUP, by which the manager requests a reload under Type=notify-reload. Nothing shows when
-// the command has reloaded, so the reload ends once the command got the signal.
+// notifyReloaded answers a HUP, by which the manager requests a reload under Type=notify-reload. The command
+// does not report the end of its reload, so the reload ends once the command got the signal.
 func (m *manager) notifyReloaded() {
 	m.send(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", monotonicTime().Microseconds()))
 	m.send("READY=1")

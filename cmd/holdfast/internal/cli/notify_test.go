@@ -31,14 +31,14 @@ func listenAsSystemd(t *testing.T) (hear func() string) {
 	}
 }
 
-// The service sends what systemd asks for.
+// The service sends the messages that systemd expects.
 func TestServiceSendsWatchdogMessages(t *testing.T) {
 	hear := listenAsSystemd(t)
 	t.Setenv("WATCHDOG_USEC", "20000")
 	m := newManager()
 	for range 3 {
 		if got := hear(); got != "WATCHDOG=1" {
-			t.Errorf("the watchdog hears %q", got)
+			t.Errorf("the watchdog received %q", got)
 		}
 	}
 	m.notifyReady("running %s", "a\nREADY=0")
@@ -70,7 +70,7 @@ func TestWaitingServiceExtendsStartTimeout(t *testing.T) {
 	m.notifyWaiting("waiting for %s", "a")
 	for _, want := range []string{"STATUS=waiting for a", "EXTEND_TIMEOUT_USEC=30000000"} {
 		if got := hear(); got != want {
-			t.Errorf("it hears %q, want %q", got, want)
+			t.Errorf("received %q, want %q", got, want)
 		}
 	}
 	m.waited()
@@ -88,7 +88,7 @@ func TestWaitingServiceExtendsStartTimeout(t *testing.T) {
 	}
 	m.close()
 	if got := hear(); got != "STOPPING=1" {
-		t.Errorf("a service that stands says %q", got)
+		t.Errorf("a suspended service sends %q", got)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/sharding"
 )
 
-// orphan has the leases whose holder is gone. The guard gets it through a pipe, and passes it on through
+// orphan holds the leases whose holder has died. The guard gets it through a pipe, and forwards it through
 // another, so that no other process can read the leases or a password of the backend.
 type orphan struct {
 	Backend   string        `json:"backend"`

@@ -27,12 +27,12 @@ func TestColumnsAlignWithHeaders(t *testing.T) {
 			want = len(long) + 2
 		}
 		if got := ansi.StringWidth(line[:at]); got != want {
-			t.Errorf("the state stands in column %d, want %d:\n%s", got, want, out.String())
+			t.Errorf("the state is in column %d, want %d:\n%s", got, want, out.String())
 		}
 	}
 }
 
-// Nodes of a lock with a note have long owners, because the note is part of the owner's id.
+// An owner with a note is long, because the note is part of the owner's id.
 func TestLongOwnersAlignWithHeader(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
@@ -43,6 +43,6 @@ func TestLongOwnersAlignWithHeader(t *testing.T) {
 	}
 	lines := strings.Split(out.String(), "\n")
 	if got, want := strings.Index(lines[0], "TOKEN"), strings.Index(lines[1], "4711"); got != want {
-		t.Errorf("the head stands in column %d, the tokens in %d:\n%s", got, want, out.String())
+		t.Errorf("the header is in column %d, the tokens in %d:\n%s", got, want, out.String())
 	}
 }

@@ -89,7 +89,7 @@ func (r *reports) end(st run.Status) {
 	}
 }
 
-// A run takes over the values of these metrics from the run before it.
+// A run copies the values of these metrics from the run before it.
 const (
 	lastSuccess = "holdfast_job_last_success_timestamp_seconds"
 	skipsInARow = "holdfast_job_skips_in_a_row"
@@ -130,7 +130,7 @@ func isSuccess(st run.Status) bool {
 	return st.ExitCode == exitcode.OK && (st.Outcome == run.Ran || st.Outcome == run.RanUnlocked)
 }
 
-// isSkipped reports whether the command was not run for a reason that is no fault of this machine.
+// isSkipped reports whether the command was skipped without a fault of this machine.
 func isSkipped(st run.Status) bool {
 	return !st.Started && (st.ExitCode == exitcode.OK || st.Outcome == run.Busy || st.Outcome == run.Signal)
 }

@@ -17,7 +17,7 @@ func checkLines(t *testing.T, text []byte, lines []string, lacks ...string) {
 	t.Helper()
 	for _, want := range lines {
 		if !strings.Contains("\n"+string(text), "\n"+want+"\n") {
-			t.Errorf("%s is missing in\n%s", want, text)
+			t.Errorf("%s is missing from\n%s", want, text)
 		}
 	}
 	for _, other := range lacks {
@@ -27,7 +27,7 @@ func checkLines(t *testing.T, text []byte, lines []string, lacks ...string) {
 	}
 }
 
-// A name cannot break the text that Prometheus reads.
+// A lock name cannot break the text for Prometheus.
 func TestMetricsAreText(t *testing.T) {
 	t.Parallel()
 	end := time.Unix(1000, 0)
@@ -44,7 +44,7 @@ func TestMetricsAreText(t *testing.T) {
 	checkLines(t, r.renderMetrics(run.Status{Name: "a", Outcome: run.Busy}), nil, "holdfast_job_last_duration")
 }
 
-// A failure or a skip keeps the time of the last success, and each run reads what the last one has written.
+// A failure or a skip keeps the time of the last success, and each run reads the file of the run before it.
 func TestMetricsKeepEarlierRuns(t *testing.T) {
 	t.Parallel()
 	place, err := report.PublicFile("--textfile", filepath.Join(t.TempDir(), "job.prom"))

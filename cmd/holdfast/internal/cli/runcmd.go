@@ -322,11 +322,11 @@ func (fl *runFlags) splitArgs(dash int, shell bool, args []string) (names, argv 
 	return names, argv, nil
 }
 
-// maxShownWords bounds, in bytes, the words of a -c that are stored with the lock.
+// maxShownWords bounds, in bytes, the part of a -c text that is stored with the lock.
 const maxShownWords = 40
 
-// shownCommand returns what others see of a command: its name, or the first words of a -c up to anything that
-// may hold a secret, such as an option or a variable.
+// shownCommand returns the public description of a command: its name, or the first words of a -c text, up to
+// anything that may be a secret, such as an option or a variable.
 func shownCommand(argv []string) string {
 	if argv[0] != "/bin/sh" || len(argv) < 4 || argv[1] != "-c" || argv[3] != "sh" {
 		return filepath.Base(argv[0])

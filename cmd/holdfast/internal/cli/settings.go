@@ -23,8 +23,8 @@ import (
 // systemConfig is the config file of all users.
 const systemConfig = "/etc/holdfast/config"
 
-// exclusiveFlags are flags that exclude each other: if a source sets one of them, it overrides the other one of later
-// sources.
+// exclusiveFlags lists pairs of flags that exclude each other: a source that sets one of them also overrides
+// the other one in later sources.
 var exclusiveFlags = map[string]string{
 	"wait": "no-wait", "no-wait": "wait", "guard": "no-guard", "no-guard": "guard", "backend": "backend-file", "backend-file": "backend",
 }

@@ -54,7 +54,7 @@ func TestConfigFileNamesSeveralSets(t *testing.T) {
 	}
 }
 
-// No form of a backend, even an unreadable one, shows what may be a password.
+// No form of a backend, even an unreadable one, reveals a possible password.
 func TestConfigHidesSecrets(t *testing.T) {
 	for _, backend := range []string{
 		"u:s3cret@h:6379", "redis://h?pasword=s3cret", "host=h user=u password=s3cret",
@@ -69,7 +69,7 @@ func TestConfigHidesSecrets(t *testing.T) {
 	}
 }
 
-// A misspelled variable is reported, and a variable of another program is not.
+// A misspelled variable is reported. A variable of another program is not.
 func TestUnknownVariablesAreReported(t *testing.T) {
 	t.Setenv("HOLDFAST_TLL", "5s")
 	t.Setenv("HOLDFAST_LOCK_NAME", "outer")
@@ -84,7 +84,7 @@ func TestUnknownVariablesAreReported(t *testing.T) {
 	t.Setenv("HOLDFAST_TLL", "")
 	t.Setenv("HOLDFAST_URL", "redis://h")
 	if _, _, log := call("version"); !strings.Contains(log, "HOLDFAST_URL sets nothing; see holdfast config --help") {
-		t.Errorf("of a name that is like none: %q", log)
+		t.Errorf("for an unknown name: %q", log)
 	}
 	if _, _, log := call("version", "-q"); log != "" {
 		t.Errorf("with -q: %q", log)

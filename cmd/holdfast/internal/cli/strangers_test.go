@@ -37,7 +37,7 @@ type output struct {
 	raw   bool                        // never shown unescaped on a terminal
 }
 
-// hostileStatus returns a lock in which another client has chosen all that clients can choose.
+// hostileStatus returns a lock in which another client has set every field that clients can set.
 func hostileStatus(text string) holdfast.Status {
 	holder := holdfast.Holder{Host: text, Program: text, Note: "leader " + text}
 	return holdfast.Status{
@@ -166,13 +166,13 @@ func TestOutputEscapesUntrustedText(t *testing.T) {
 		for _, text := range hostileTexts {
 			written := o.write(text)
 			if strings.Count(written, "\n") != plain {
-				t.Errorf("%s: %q takes more lines than another text: %q", o.name, text, written)
+				t.Errorf("%s: %q takes more lines than a harmless text: %q", o.name, text, written)
 			}
 			if !o.raw && strings.ContainsFunc(strings.ReplaceAll(written, "\n", ""), func(r rune) bool { return !unicode.IsPrint(r) }) {
-				t.Errorf("%s: %q reaches the terminal as %q", o.name, text, written)
+				t.Errorf("%s: %q is printed to the terminal as %q", o.name, text, written)
 			}
 			if o.read != nil && o.read(written) != text {
-				t.Errorf("%s: %q is read as %q", o.name, text, o.read(written))
+				t.Errorf("%s: %q is parsed as %q", o.name, text, o.read(written))
 			}
 		}
 	}
@@ -184,7 +184,7 @@ func TestCompletedNamesAreOneWord(t *testing.T) {
 	t.Parallel()
 	for _, text := range hostileTexts {
 		if view.Completable(text) {
-			t.Errorf("completion puts %q into a command line", text)
+			t.Errorf("completion inserts %q into a command line", text)
 		}
 	}
 	names := []string{"orders/42", "größe", "a.b:c@d+e=g-h_i", "/x", "./x", "_x", "0x1f", "1e3", "x=~y", "a=b"}
@@ -249,7 +249,7 @@ func TestHostileLockNameIsStoredLiterally(t *testing.T) {
 	}
 	for _, f := range files {
 		if !strings.HasPrefix(f.Name(), "locks.db") {
-			t.Errorf("a file %q was made", f.Name())
+			t.Errorf("a file %q was created", f.Name())
 		}
 	}
 }

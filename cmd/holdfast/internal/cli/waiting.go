@@ -92,7 +92,7 @@ func (w *wait) report(client *holdfast.Client) (stop func()) {
 }
 
 // waitForNews waits until a report is due or ctx ends. With changes, a node's change of state also ends the
-// wait; it then returns true.
+// wait, and waitForNews returns true.
 func (w *wait) waitForNews(ctx context.Context, due <-chan time.Time, changes bool) bool {
 	news := w.stirred
 	if !changes {
@@ -152,7 +152,7 @@ type quarantined interface {
 	Quarantine() time.Duration
 }
 
-// describePlace returns the number of waiters ahead. Waiters that came later do not count.
+// describePlace returns the number of waiters ahead, without those that came later.
 func (w *wait) describePlace(st holdfast.Status) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -159,8 +159,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// isOwnHost reports whether host is a name of this console. Otherwise a page of another site may have led the
-// browser here by a name that it has pointed to this machine.
+// isOwnHost reports whether host is a name of this console. With any other name, another site may have pointed
+// its own name at this machine (DNS rebinding).
 func (s *Server) isOwnHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {

@@ -172,16 +172,16 @@ func TestForceRejectsForeignPageOrToken(t *testing.T) {
 		}
 	}
 	if err := c.lease.Check(t.Context()); err != nil || len(c.taken) != 0 {
-		t.Fatalf("the lock was taken: %v, %v", err, c.taken)
+		t.Fatalf("the lock was released: %v, %v", err, c.taken)
 	}
 	if got, text := c.ask("POST", "/force", body, headers...); got != 200 {
-		t.Fatalf("the right request: %d: %s", got, text)
+		t.Fatalf("the valid request: %d: %s", got, text)
 	}
 	if len(c.taken) != 1 || c.taken[0].Reason != "why" || c.taken[0].Lock.Name != "job" {
 		t.Errorf("record %+v", c.taken)
 	}
 	if c.lease.Check(t.Context()) == nil {
-		t.Error("the holder still has the lock")
+		t.Error("the lock was not released")
 	}
 }
 
@@ -199,15 +199,15 @@ func TestWrongTokensAreReportedAndDelayed(t *testing.T) {
 		}
 		fmt.Fprintf(conn, "POST /force HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n%s\r\n\r\n%s", c.addr, len(body), strings.Join(wrong, "\r\n"), body)
 		if got := <-c.refused; got != conn.LocalAddr().String() {
-			t.Errorf("a wrong token from %s is told of %s", conn.LocalAddr(), got)
+			t.Errorf("a wrong token from %s is logged for %s", conn.LocalAddr(), got)
 		}
 		conn.Close()
 	}
 	if got, text := c.ask("POST", "/force", body, wrong...); got != 429 {
-		t.Errorf("one guess more: %d, want 429: %s", got, text)
+		t.Errorf("one more guess: %d, want 429: %s", got, text)
 	}
 	if got, text := c.ask("POST", "/force", body, headers...); got != 200 {
-		t.Errorf("the right token beside wrong ones: %d, want 200: %s", got, text)
+		t.Errorf("the correct token beside wrong ones: %d, want 200: %s", got, text)
 	}
 	c.stop() // ends the waits
 	<-c.ended
@@ -221,7 +221,7 @@ func TestReadOnlyConsoleRejectsForceRelease(t *testing.T) {
 		t.Errorf("%d: %s", got, text)
 	}
 	if c.Token() != "" {
-		t.Error("it has a token")
+		t.Error("the page contains a token")
 	}
 }
 
@@ -258,7 +258,7 @@ func TestInvalidRequestIsRejected(t *testing.T) {
 		conn.Close()
 	}
 	if got, _ := c.ask("GET", "/", ""); got != 200 {
-		t.Errorf("after the junk: %d", got)
+		t.Errorf("after invalid requests: %d", got)
 	}
 }
 
@@ -477,11 +477,11 @@ func TestPageLoadsOnlyItsOwnFiles(t *testing.T) {
 	_, page := c.ask("GET", "/", "")
 	for _, want := range []string{`<html lang="en">`, `<script src="console.js" defer></script>`, `aria-live="polite"`, `scope="col"`, `data-level="early"`} {
 		if !strings.Contains(page, want) {
-			t.Errorf("the page has no %s", want)
+			t.Errorf("the page lacks %s", want)
 		}
 	}
 	if strings.Contains(page, `data-level="fine"`) {
-		t.Error("the page says that all is well before it knows")
+		t.Error("the page reports that all is well before it has data")
 	}
 }
 

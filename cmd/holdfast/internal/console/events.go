@@ -113,7 +113,7 @@ type (
 	}
 )
 
-// serveEvents streams what a page wants to see until the page or the console closes.
+// serveEvents streams the events of a page until the page or the console closes.
 func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
 	want, err := parseSelection(r)
 	if err != nil {

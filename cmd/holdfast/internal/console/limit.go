@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// limitListener bounds the open connections, and the kernel's buffers for each. If all places are taken, a new
-// connection replaces the one without progress for longest, so that idle clients keep no other out. A
-// connection is replaced only after patience: in a burst, an honest one would otherwise lose its place before
-// its request arrives or is read.
+// limitListener bounds the open connections, and the kernel's buffers for each. If the limit is reached, a new
+// connection replaces the one that has made no progress for longest, so that idle clients do not lock out
+// others. A connection is replaced only after patience: in a burst, an honest client would otherwise be cut off
+// before its request arrives or is read.
 type limitListener struct {
 	net.Listener
 	places   int
@@ -64,8 +64,8 @@ func (l *limitListener) Close() error {
 	return l.Listener.Close()
 }
 
-// addConn gives c a place, and closes the connection that it replaces. If none can be replaced yet, c gets no
-// place, and addConn returns the time after which to try again.
+// addConn accepts c, and closes the connection that it replaces. If none can be replaced yet, it does not
+// accept c and returns the time after which to try again.
 func (l *limitListener) addConn(c *limitedConn) (rest time.Duration) {
 	l.mu.Lock()
 	var idle *limitedConn

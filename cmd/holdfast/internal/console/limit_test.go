@@ -80,7 +80,7 @@ func inBubble(t *testing.T, places int, test func(g *limitedListener)) {
 	})
 }
 
-// A connection is replaced once it was idle for patience; the new one waits until then.
+// A new connection waits until another has been idle for patience, and then replaces it.
 func TestIdlestConnectionMakesRoom(t *testing.T) {
 	inBubble(t, 2, func(g *limitedListener) {
 		idle, at := g.connect()
@@ -92,12 +92,12 @@ func TestIdlestConnectionMakesRoom(t *testing.T) {
 		synctest.Wait()
 		_, next := g.connect()
 		if len(next) > 0 || g.isClosedByConsole(idle) {
-			t.Error("a connection made room before its patience was over")
+			t.Error("a connection was closed before its time limit")
 		}
 		time.Sleep(401 * time.Millisecond)
 		synctest.Wait()
 		if conn := <-next; !g.isClosedByConsole(idle) || g.isClosedByConsole(younger) {
-			t.Error("not the idlest connection made room")
+			t.Error("another connection than the idlest was closed")
 		} else {
 			conn.Close()
 		}
@@ -105,7 +105,7 @@ func TestIdlestConnectionMakesRoom(t *testing.T) {
 	})
 }
 
-// The console is late, not the client.
+// The delay is the console's, not the client's.
 func TestUnreadConnectionKeepsItsPlace(t *testing.T) {
 	inBubble(t, 1, func(g *limitedListener) {
 		honest, at := g.connect()
@@ -114,19 +114,19 @@ func TestUnreadConnectionKeepsItsPlace(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if len(next) > 0 || g.isClosedByConsole(honest) {
-			t.Fatal("a connection that nobody has read made room")
+			t.Fatal("a connection that was not read yet was closed")
 		}
 		go io.Copy(io.Discard, conn)
 		time.Sleep(1001 * time.Millisecond)
 		synctest.Wait()
 		if !g.isClosedByConsole(honest) {
-			t.Error("a connection that sends nothing keeps its place")
+			t.Error("a connection that sends nothing was kept")
 		}
 		(<-next).Close()
 	})
 }
 
-// This also wakes a waiting connection, and so does the end of the console.
+// A closed connection wakes a waiting one. So does the end of the console.
 func TestClosedConnectionFreesPlaceAtOnce(t *testing.T) {
 	inBubble(t, 1, func(g *limitedListener) {
 		_, at := g.connect()
@@ -140,7 +140,7 @@ func TestClosedConnectionFreesPlaceAtOnce(t *testing.T) {
 		last, refused := g.connect()
 		g.l.Close()
 		if <-refused != nil || !g.isClosedByConsole(last) {
-			t.Error("a connection that waited has a place in a console that has ended")
+			t.Error("a waiting connection was accepted after the console ended")
 		}
 		conn.Close()
 	})

@@ -1,5 +1,5 @@
-// Package demo shows in a few seconds what locks do when nodes fail and holders sleep: several clients append
-// to one ledger, two of five nodes are stopped, and a holder is paused beyond its lease.
+// Package demo demonstrates locks under failures, in a few seconds: several clients append to one ledger, two
+// of five nodes are stopped, and a holder is paused beyond its lease.
 package demo
 
 import (
@@ -31,7 +31,7 @@ var names = []string{"ada", "ben", "cleo", "dan"}
 // ErrBroken is returned if a write was lost or doubled, or a stale one was accepted.
 var ErrBroken = errors.New("the ledger is broken")
 
-// stage runs one demonstration.
+// stage holds the state of one demonstration.
 type stage struct {
 	nodes  Nodes
 	out    io.Writer
@@ -167,7 +167,7 @@ func (s *stage) appendOne(ctx context.Context, name string, own int) (waited tim
 	return waited, err
 }
 
-// pauseHolder has one more client acquire the lock and sleep past the end of its lease, as in a long garbage
+// pauseHolder lets one more client acquire the lock and sleep past the end of its lease, as in a long garbage
 // collection or on a suspended machine.
 func (s *stage) pauseHolder(ctx context.Context) error {
 	drv, err := s.nodes.Open(ctx)

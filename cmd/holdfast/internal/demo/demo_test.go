@@ -21,7 +21,7 @@ func TestDemoKeepsEveryUpdate(t *testing.T) {
 		}
 		for _, part := range []string{"nodes 2 and 4 are stopped", "the ledger rejects her", "0 lost, 0 doubled", "stale writes rejected: 1 of 1"} {
 			if !strings.Contains(out.String(), part) {
-				t.Errorf("the account does not say %q:\n%s", part, out.String())
+				t.Errorf("the report lacks %q:\n%s", part, out.String())
 			}
 		}
 	})
@@ -35,7 +35,7 @@ func TestDemoEndsWithContext(t *testing.T) {
 		nodes := Memory()
 		defer nodes.Close()
 		if err := Run(ctx, nodes, new(bytes.Buffer)); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("error %v, want that of the context", err)
+			t.Errorf("error %v, want the context's error", err)
 		}
 	})
 }
@@ -72,6 +72,6 @@ func TestBrokenLedgerIsAnError(t *testing.T) {
 	}
 	s.ledger.entries = []entry{{1, "ada", 0, holdfast.Token(7)}}
 	if err := s.sum(); !errors.Is(err, ErrBroken) {
-		t.Errorf("error %v though a stale write was let through, want ErrBroken", err)
+		t.Errorf("error %v for an accepted stale write, want ErrBroken", err)
 	}
 }

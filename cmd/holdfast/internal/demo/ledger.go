@@ -56,7 +56,7 @@ func (l *ledger) append(lease *holdfast.Lease, e entry) error {
 	})
 }
 
-// audit has the counts that the check of the ledger finds.
+// audit holds the counts of the ledger check.
 type audit struct {
 	entries, lost, doubled, unordered int
 }

@@ -45,7 +45,7 @@ func Redis(ctx context.Context) (Nodes, error) {
 	errs := make([]error, nodeCount)
 	var all sync.WaitGroup
 	for i := range n.servers {
-		// Each write is synced to disk, so a restarted node has forgotten nothing and may vote at once.
+		// Each write is synced to disk, so a restarted node has lost nothing and may vote at once.
 		all.Go(func() { n.servers[i], errs[i] = redisproc.Start(ctx, &redisproc.Options{AppendOnly: "always"}) })
 	}
 	all.Wait()

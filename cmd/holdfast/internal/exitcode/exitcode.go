@@ -1,5 +1,5 @@
-// Package exitcode defines what holdfast's exit codes mean. The program, its help and docs/run.md follow its
-// table.
+// Package exitcode defines the meaning of holdfast's exit codes. The program, its help and docs/run.md follow
+// its table.
 package exitcode
 
 import (
@@ -95,7 +95,7 @@ type Interruption struct {
 	What   string // what the signal ended, and the consequence; "": this command
 }
 
-// Error names the signal and what it has ended.
+// Error names the signal and the wait that it ended.
 func (i Interruption) Error() string {
 	return Name(i.Signal) + " ended " + cmp.Or(i.What, "this command")
 }
@@ -140,8 +140,8 @@ func Of(err error) Code {
 	return Bug
 }
 
-// kinds is in the order of precedence. The error of a lost lease also names the failure of its last renewal;
-// and an ErrAuth may be inside an ErrUnavailable, and is what the user must fix.
+// kinds lists the errors in order of precedence. The error of a lost lease also names the failure of its last
+// renewal. An ErrAuth may be inside an ErrUnavailable, and is the error that the user must fix.
 var kinds = []struct {
 	err  error
 	code Code

@@ -145,7 +145,7 @@ func TestCompleteReadHasBoundedRate(t *testing.T) {
 			b.listed = 0
 			b.mu.Unlock()
 			if listed > 5000+step {
-				t.Fatalf("%d locks were asked for in a second", listed)
+				t.Fatalf("%d locks were requested in a second", listed)
 			}
 		}
 		if n := len(s.Picture().Rows); n != 10_000 {
@@ -163,7 +163,7 @@ func TestSnapshotBoundsLocks(t *testing.T) {
 			t.Errorf("%d rows, %d hidden", len(p.Rows), p.Hidden)
 		}
 		if d := s.Detail(t.Context(), "lock-00149"); !d.Row.Held {
-			t.Error("a lock for which there was no room cannot be looked at")
+			t.Error("a lock beyond the limit cannot be viewed")
 		}
 	})
 }
@@ -210,7 +210,7 @@ func TestPictureCountsHandOvers(t *testing.T) {
 	})
 }
 
-// Counting parts of a second would make the rate rise and fall within it.
+// If a rate counted parts of a second, it would rise and fall within it.
 func TestRatesCountWholeSeconds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -255,11 +255,11 @@ func TestSourceStopsReadingWithoutViewer(t *testing.T) {
 		time.Sleep(time.Hour)
 		b.mu.Lock()
 		if b.listed != listed || b.asked["job"] != asked {
-			t.Errorf("%d locks were listed and %d asked for", b.listed-listed, b.asked["job"]-asked)
+			t.Errorf("%d locks were listed and %d requested", b.listed-listed, b.asked["job"]-asked)
 		}
 		b.mu.Unlock()
 		if p := s.Picture(); len(p.Rows) != 0 || !p.Whole.IsZero() {
-			t.Error("what was seen an hour ago is shown")
+			t.Error("a lock from an hour ago is shown")
 		}
 		time.Sleep(time.Second)
 		if p := s.Picture(); len(p.Rows) != 1 || p.Bad != 0 {
@@ -281,7 +281,7 @@ func TestViewedLockIsFresh(t *testing.T) {
 		s.Want("lock-00007")
 		wait(s, 1500*time.Millisecond)
 		if r := s.Picture().Rows[7]; r.Owner != "b" {
-			t.Errorf("owner %q of a look %v ago", r.Owner, time.Since(r.Seen))
+			t.Errorf("owner %q in an answer from %v ago", r.Owner, time.Since(r.Seen))
 		}
 		wait(s, 10*time.Second)
 		b.mu.Lock()
@@ -289,13 +289,13 @@ func TestViewedLockIsFresh(t *testing.T) {
 		b.mu.Unlock()
 		wait(s, 10*time.Second)
 		if b.mu.Lock(); b.asked["lock-00007"] != before {
-			t.Error("a lock at which nobody looks is still asked for")
+			t.Error("a lock without viewers is still requested")
 		}
 		b.mu.Unlock()
 	})
 }
 
-// The lock has a minority of votes, so it is in no list.
+// List omits the lock, because only a minority of the nodes has it.
 func TestViewedLockIsKeptWithoutListing(t *testing.T) {
 	b := &service{}
 	b.set("a", "job")
@@ -330,7 +330,7 @@ func TestViewedLocksAreBounded(t *testing.T) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if len(b.asked) != maxWanted {
-			t.Errorf("%d were asked for", len(b.asked))
+			t.Errorf("%d locks were requested", len(b.asked))
 		}
 	})
 }
@@ -368,11 +368,11 @@ func TestUnlistedNamesAreOmitted(t *testing.T) {
 		b.err = &holdfast.UnavailableError{Err: errors.New("no majority")}
 		b.mu.Unlock()
 		if d := s.Detail(t.Context(), "made up"); d.Row == nil || d.Err == nil {
-			t.Errorf("the detail is %+v, %v", d.Row, d.Err)
+			t.Errorf("detail = %+v, %v", d.Row, d.Err)
 		}
 		wait(s, 2*time.Second)
 		if p := s.Picture(); len(p.Rows) != 1 || p.Rows[0].Key != "job" {
-			t.Errorf("%d rows, want the one that was listed", len(p.Rows))
+			t.Errorf("%d rows, want the listed one", len(p.Rows))
 		}
 	})
 }

@@ -73,8 +73,8 @@ func (r *Row) nextRow(st holdfast.Status, now time.Time) *Row {
 	return n
 }
 
-// Who names the holder of the lock, with "was" before the last known holder if the current one is unknown. It
-// is empty if the lock is free.
+// Who names the holder of the lock. If the holder is unknown, it returns "was" and the last known holder. It is
+// empty if the lock is free.
 func (r *Row) Who() string {
 	switch {
 	case r.Held:
@@ -199,7 +199,7 @@ func NodeLevel(s holdfast.NodeState) Level {
 	return Bad
 }
 
-// RoundTrip returns the time that a node takes to answer, or "" if it is unknown.
+// RoundTrip returns the response time of a node, or "" if it is unknown.
 func RoundTrip(e holdfast.NodeEvent) string {
 	switch {
 	case e.RoundTrip <= 0:
@@ -213,7 +213,7 @@ func RoundTrip(e holdfast.NodeEvent) string {
 // Sort is an order of locks.
 type Sort string
 
-// The orders of locks. The comments say which locks come first.
+// The orders of locks. Each comment names the locks that come first.
 const (
 	ByState   Sort = "state" // the worst, then by name
 	ByName    Sort = "name"

@@ -31,6 +31,6 @@ func TestEveryCommandHasAPage(t *testing.T) {
 	}
 	page, err := os.ReadFile(filepath.Join(dir, "holdfast-exit-codes.1"))
 	if err != nil || !strings.Contains(string(page), "124") {
-		t.Errorf("the page of exit codes does not have them: %v\n%s", err, page)
+		t.Errorf("the page of exit codes lacks them: %v\n%s", err, page)
 	}
 }

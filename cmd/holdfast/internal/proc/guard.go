@@ -18,11 +18,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// HeirName is the name under which this program runs after a guard has killed a group: it logs that and releases
-// the lease, because the guard has neither a log nor a client of a backend.
+// HeirName is the name under which this program runs after a guard has killed a group: it logs the kill and
+// releases the lease, because the guard has neither a log nor a client of a backend.
 const HeirName = "heir-of-run"
 
-// Killing reports what a guard has done, and what remains to do.
+// Killing reports the work of a guard, and the work that remains.
 type Killing struct {
 	Group int             `json:"group"`
 	Why   string          `json:"why"`
@@ -132,8 +132,8 @@ func (g *guardLink) close() {
 }
 
 // RunGuard is the guard's side. It reads orders from in, and writes a byte to ready once it is ready. It
-// returns when it is dismissed or the group is gone. After it has killed the group, nothing runs under the
-// lease any more, and it calls bequeath.
+// returns when it is dismissed or the group is gone. After it has killed the group, so that nothing runs under
+// the lease any more, it calls bequeath.
 func RunGuard(in io.Reader, ready io.Writer, bequeath func(Killing) error) int {
 	applyName()
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGTSTP, syscall.SIGPIPE)
@@ -197,8 +197,8 @@ func readOrders(in io.Reader, orders chan<- order) {
 	}
 }
 
-// awaitKill waits and returns the order whose group must be killed, and why. If there is nothing to kill, the
-// order has no group.
+// awaitKill waits until a group must be killed, and returns its order and the reason. If there is nothing to
+// kill, the order has no group.
 func awaitKill(orders <-chan order, alarm *boot.Alarm) (last order, why string) {
 	for {
 		switch {

@@ -44,7 +44,7 @@ func newGuarded(t *testing.T) *guardedGroup {
 	go func() {
 		g.code <- RunGuard(in, io.Discard, func(did Killing) error {
 			if isGroupAlive(g.command.Process.Pid) {
-				t.Error("the lease is released while the group lives")
+				t.Error("the lease was released while the process group lives")
 			}
 			g.did = append(g.did, did)
 			return nil
@@ -119,7 +119,7 @@ func TestGuard(t *testing.T) {
 	})
 }
 
-// The guard and the heir that it starts are left out.
+// The search omits the guard and the heir that it starts.
 func TestDescendantsAreFoundAtAnyDepth(t *testing.T) {
 	t.Parallel()
 	all := []Process{
@@ -141,8 +141,7 @@ func TestDescendantsAreFoundAtAnyDepth(t *testing.T) {
 	}
 }
 
-// An order is sent while the pipe has room, however late on a busy machine, and fails at once if there is
-// none.
+// An order is sent while the pipe has room, even if the machine is busy, and fails at once if the pipe is full.
 func TestOrderDoesNotWaitForGuard(t *testing.T) {
 	t.Parallel()
 	in, orders, err := os.Pipe()
@@ -157,11 +156,11 @@ func TestOrderDoesNotWaitForGuard(t *testing.T) {
 		err = g.sendOrder(order{Group: 1, KillAt: boot.Now()})
 	}
 	if !errors.Is(err, unix.EAGAIN) || told < 100 {
-		t.Errorf("order %d to a guard that reads none: %v, want EAGAIN after hundreds", told, err)
+		t.Errorf("order %d to a guard that does not read: %v, want EAGAIN after hundreds", told, err)
 	}
 }
 
-// Half of an order would end the guard, which would then kill the command.
+// The guard would end at half of an order, and then kill the command.
 func TestTooLongOrderReturnsError(t *testing.T) {
 	t.Parallel()
 	in, orders, err := os.Pipe()

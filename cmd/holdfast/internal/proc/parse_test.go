@@ -19,7 +19,8 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
 )
 
-// FuzzProcess: the group of a process is found whatever its name is, because a program can choose its name.
+// FuzzProcess checks that the group of a process is found whatever its name is, because a program can choose
+// its name.
 func FuzzProcess(f *testing.F) {
 	for _, name := range []string{"sh", "a b", ") Z 1 1", "(", "\n", "x) S 1 2 (y", ""} {
 		f.Add(name, 7, []byte("7 (x) S 1 1"))
@@ -28,15 +29,15 @@ func FuzzProcess(f *testing.F) {
 		parseProcess(1, stat) // no text may panic
 		p, ok := parseProcess(5, fmt.Appendf(nil, "5 (%s) S 3 %d 9 0", name, group))
 		if !ok || p.Name != name || p.parent != 3 || p.group != group {
-			t.Errorf("%q of group %d is %+v, %v", name, group, p, ok)
+			t.Errorf("%q of group %d parses as %+v, %v", name, group, p, ok)
 		}
 		if _, ok := parseProcess(5, fmt.Appendf(nil, "5 (%s) Z 3 %d 9 0", name, group)); ok {
-			t.Errorf("%q is a zombie, and taken for alive", name)
+			t.Errorf("the zombie %q counts as alive", name)
 		}
 	})
 }
 
-// FuzzOrders: the guard reads its orders in order. Text that is no order counts as the end of holdfast.
+// FuzzOrders checks that the guard reads its orders in order. Invalid text counts as the end of holdfast.
 func FuzzOrders(f *testing.F) {
 	f.Add(7, int64(1), []byte(""))
 	f.Add(1, int64(-1), []byte("{"))
@@ -78,12 +79,12 @@ func TestChildrenOfEndedThreadsAreListed(t *testing.T) {
 		pids = append(pids, cmd.Process.Pid)
 	}
 	if hasNoChild() {
-		t.Error("this process has children, and is taken for childless")
+		t.Error("a process with children counts as childless")
 	}
 	for _, pid := range pids {
 		seen := slices.ContainsFunc(listChildren(), func(p Process) bool { return p.PID == pid && p.parent == os.Getpid() && p.Name == "sleep" })
 		if !seen {
-			t.Errorf("child %d is not seen among %v", pid, listChildren())
+			t.Errorf("child %d is missing from %v", pid, listChildren())
 		}
 	}
 }

@@ -46,7 +46,7 @@ type Self struct {
 	Log        string // format of the guard's log
 }
 
-// Myself describes this program, whose users know it by name.
+// Myself returns the Self of this program, with the name that its users know.
 func Myself(name string) Self { return Self{Path: selfPath(), Name: name} }
 
 // ExecError reports that the command cannot be executed. Any other failure to start it has another type.
@@ -285,8 +285,8 @@ func (j *Job) Escaped() []Process {
 	return escaped
 }
 
-// isForeign reports whether a process belongs neither to the command nor to its descendants. The guard, for
-// example, has an heir that releases the lock.
+// isForeign reports whether a process is neither the command nor one of its descendants. The guard, for
+// example, starts an heir, which releases the lock.
 func (j *Job) isForeign(pid int) bool { return j.before[pid] || j.guard != nil && pid == j.guard.pid }
 
 // Kill kills the group and all other descendants of this process, and reports whether there were any.
@@ -319,8 +319,8 @@ func descendants(root int, all []Process, except func(pid int) bool) []Process {
 	return found
 }
 
-// Close takes the terminal back, dismisses the guard, and waits a moment for it to end: an outer run would
-// take it for an escaped process. Do not call it while the group lives.
+// Close takes the terminal back, dismisses the guard, and waits briefly for the guard's end: an outer run would
+// otherwise report the guard as an escaped process. Do not call Close while the group lives.
 func (j *Job) Close() {
 	if j.guard != nil && j.guard.sendOrder(order{Done: true}) == nil {
 		j.awaitGuard()
@@ -356,9 +356,9 @@ func (j *Job) release() {
 	j.terminal.takeBack()
 }
 
-// GateName is the name under which this program runs as a gate: it waits until the guard knows the group and the
-// group has the terminal, and then becomes the command. Otherwise the command could fork or read from the
-// terminal too early.
+// GateName is the name under which this program runs as a gate: it waits until the guard knows the group and
+// the group has the terminal, and then becomes the command. Without the gate, the command could fork or read
+// from the terminal too early.
 const GateName = "gate-of-run"
 
 // gateReady is written by a gate once it has started. A gate that ends before has failed. A gate that ends

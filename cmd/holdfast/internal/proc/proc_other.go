@@ -35,5 +35,5 @@ func RunGuard(io.Reader, io.Writer, func(Killing) error) int { return 1 }
 // RunHeir does nothing here.
 func RunHeir(Killing, string) error { return nil }
 
-// Name returns "": processes are not seen.
+// Name returns "", because this system does not show processes.
 func Name(int) string { return "" }

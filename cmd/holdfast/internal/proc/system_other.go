@@ -31,7 +31,7 @@ func listProcesses() []Process { return nil }
 
 func isGroupAlive(group int) bool { return !isGone(unix.Kill(-group, 0)) }
 
-// Name returns "": processes are not seen.
+// Name returns "", because this system does not show processes.
 func Name(int) string { return "" }
 
 func toNiceness(priority int) int { return priority }

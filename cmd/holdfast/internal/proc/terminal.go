@@ -93,9 +93,9 @@ func (j *Job) Lend(s syscall.Signal) bool {
 	return true
 }
 
-// Suspend suspends this process after the command was suspended, as the waiting shell expects, and returns
-// once it is continued. SIGCONT is notified on resumed. With whole, the others of our group, a pipeline, are
-// suspended too. The command is not continued yet: see Resume.
+// Suspend suspends this process after the command was suspended, as the waiting shell expects, and returns once
+// it is continued. SIGCONT is notified on resumed. With whole, it also suspends the other processes of our
+// group, a pipeline. The command is not continued yet: see Resume.
 func (j *Job) Suspend(resumed <-chan os.Signal, whole bool) {
 	j.Signal(syscall.SIGSTOP) // also processes that ignored SIGTSTP
 	j.terminal.takeBack()
@@ -109,7 +109,7 @@ func (j *Job) Suspend(resumed <-chan os.Signal, whole bool) {
 	// Not SIGTSTP: once notified, Go does not restore its default action. Not SIGSTOP: unlike it, the kernel
 	// discards SIGTTIN if nothing could continue us.
 	unix.Kill(who, unix.SIGTTIN)
-	// The stop reaches this thread a moment later, so only SIGCONT, or time, shows that it is over.
+	// The thread stops a moment later, so only SIGCONT, or the passing of time, shows that the stop is over.
 	select {
 	case <-resumed:
 	case <-time.After(pace.StopTime()):

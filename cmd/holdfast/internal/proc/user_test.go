@@ -36,7 +36,7 @@ func asUser(t *testing.T, uid int, f func()) {
 	<-done
 }
 
-// A guard that may not kill the group does not release the lease: the command goes on.
+// A guard that may not kill the group does not release the lease: the command still runs.
 func TestGroupOfAnotherUserKeepsItsLease(t *testing.T) {
 	command := exec.Command("sleep", "300")
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -52,7 +52,7 @@ func TestGroupOfAnotherUserKeepsItsLease(t *testing.T) {
 		code = RunGuard(in, io.Discard, func(k Killing) error { did = append(did, k); return nil })
 	})
 	if code == GuardKilled || len(did) != 1 || did[0].Lease != nil || !strings.Contains(did[0].Error, "not permitted") {
-		t.Errorf("exit code %d, %+v; want one killing that failed, without a lease", code, did)
+		t.Errorf("exit code %d, %+v; want one failed kill, without a lease", code, did)
 	}
 	if !isGroupAlive(group) {
 		t.Error("the group was killed")
@@ -76,7 +76,7 @@ func TestProcessesOfOtherUserAreReported(t *testing.T) {
 			t.Errorf("signal: %v, want EPERM", err)
 		}
 		if out := j.OutOfReach(); len(out) != 1 || out[0].PID != j.pid {
-			t.Errorf("out of reach: %v, want %d", out, j.pid)
+			t.Errorf("unreachable processes: %v, want %d", out, j.pid)
 		}
 	})
 }

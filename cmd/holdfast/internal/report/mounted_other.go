@@ -2,5 +2,6 @@
 
 package report
 
-// isMounted returns false: a mount is not seen here, and the attempt to replace the file fails then.
+// isMounted returns false, because this system does not show mounts. The attempt to replace the file then
+// fails.
 func isMounted(string) bool { return false }

@@ -123,7 +123,7 @@ func (p *Place) createDraft() (*os.File, error) {
 	return draft, p.namePath(err)
 }
 
-// namePath replaces in an error the name of the draft, which nobody has chosen, by p.path.
+// namePath replaces the name of the temporary file in an error by p.path, which the user knows.
 func (p *Place) namePath(err error) error {
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
 		return &fs.PathError{Op: at.Op, Path: p.path, Err: at.Err}

@@ -42,7 +42,7 @@ func TestDescriptorSurvivesTheGarbageCollector(t *testing.T) {
 		runtime.GC()
 	}
 	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
-		t.Errorf("a command would inherit it: %v", err)
+		t.Errorf("a child process would inherit the file: %v", err)
 	}
 	if err := place.Write([]byte("text")); err != nil {
 		t.Error(err)
@@ -73,7 +73,7 @@ func TestOwnDescriptorIsRejected(t *testing.T) {
 	}
 }
 
-// A report replaces nothing but a regular file, even if the other file appears after the check.
+// A report replaces only a regular file, even if another kind of file appears after the check.
 func TestOnlyRegularFilesAreReplaced(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -106,11 +106,11 @@ func TestOnlyRegularFilesAreReplaced(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) {
-			t.Errorf("%s: it was replaced: %v", name, err)
+			t.Errorf("%s: the file was replaced: %v", name, err)
 		}
 	}
 	if text, err := os.ReadFile(target); string(text) != "old" || err != nil {
-		t.Errorf("the link's target: %q, %v", text, err)
+		t.Errorf("target of the symlink: %q, %v", text, err)
 	}
 }
 
@@ -150,7 +150,7 @@ func TestFileIsReplacedAtomicallyAndPrivately(t *testing.T) {
 	}
 }
 
-// After a failure, as on a full disk, the last report stays and no draft is left.
+// After a failure, as on a full disk, the last report survives and the temporary file is deleted.
 func TestFailedReportDeletesTemporaryFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -168,10 +168,10 @@ func TestFailedReportDeletesTemporaryFile(t *testing.T) {
 	}
 	draft.Close() // make the write fail
 	if err := place.replaceFile(draft, []byte("new")); err == nil {
-		t.Error("the failure is not reported")
+		t.Error("the failure was not reported")
 	}
 	if text, err := os.ReadFile(path); string(text) != "old" || err != nil {
-		t.Errorf("the last report is %q, %v", text, err)
+		t.Errorf("last report = %q, %v", text, err)
 	}
 	if left, _ := os.ReadDir(dir); len(left) != 1 {
 		t.Errorf("left: %v", left)
@@ -193,7 +193,7 @@ func TestMountedFileIsTruncated(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, err := os.ReadFile(path); string(got) != want || err != nil {
-			t.Errorf("the file has %q, %v, want %q", got, err, want)
+			t.Errorf("file = %q, %v, want %q", got, err, want)
 		}
 	}
 }
@@ -222,12 +222,12 @@ func TestUnreadPipeDoesNotBlock(t *testing.T) {
 	}
 	r.Close()
 	if err := place.Write([]byte("text")); !errors.Is(err, unix.EPIPE) {
-		t.Errorf("the reader has gone: %v", err)
+		t.Errorf("the reader has closed the pipe: %v", err)
 	}
 }
 
-// The same for reading: another user may have put the pipe where a report or a lease is expected, and the
-// reader of a lease controls the lock.
+// Another user may have put the pipe where a report or a lease is expected, and the reader of a lease controls
+// the lock. The test also covers reading.
 func TestForeignPipeIsRejected(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 )
 
-// lossReason returns why the lease is lost: the client's reason, or, if the client has not noticed, that its
-// time is over by the clock that goes on while the machine sleeps.
+// lossReason returns the reason why the lease is lost: the client's reason or, if the client has not noticed
+// yet, an expiry by the clock that continues while the machine sleeps.
 func (s *session) lossReason() error {
 	cause := context.Cause(s.leases.Context())
 	if cause != nil {
@@ -64,7 +64,7 @@ func (s *session) stopCommand(why Outcome, cause error, how Policy) {
 	s.checkEachReach()
 }
 
-// noteRenewed records a renewal by the client and moves the time line.
+// noteRenewed records a renewal by the client and moves the deadlines of the session.
 func (s *session) noteRenewed(e holdfast.RenewedEvent) {
 	if s.gone { // a lost lease stays lost
 		return

@@ -49,8 +49,7 @@ func TestKilledCommandIsNotContinued(t *testing.T) {
 	}
 }
 
-// Processes of the group that end with the command, or were killed with it, are not reported. Others are
-// reported once.
+// Processes that end with the command, or were killed with it, are not reported. Others are reported once.
 func TestDyingProcessesAreNotReported(t *testing.T) {
 	t.Parallel()
 	job, err := proc.Start(proc.Command{Path: "/bin/sleep", Args: []string{"sleep", "300"}}, 0)
@@ -75,7 +74,7 @@ func TestDyingProcessesAreNotReported(t *testing.T) {
 			s.reportMembers(s.endedAt.Add(row.after))
 		}
 		if got := strings.Count(log.String(), "go on"); got != row.want {
-			t.Errorf("%s: it is told %d times, want %d: %s", row.name, got, row.want, log.String())
+			t.Errorf("%s: told %d times, want %d: %s", row.name, got, row.want, log.String())
 		}
 	}
 	job.Signal(unix.SIGKILL)

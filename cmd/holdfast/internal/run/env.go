@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// EnvPrefix begins the variables that tell the command about its lock.
+// EnvPrefix begins the variables that describe the command's lock.
 const EnvPrefix = "HOLDFAST_LOCK_"
 
 // privateVariables has the prefixes of variables that the command does not inherit. The variables of an outer run would

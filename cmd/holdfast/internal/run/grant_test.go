@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// Nothing is kept for --hold-at-least, because nothing was run.
+// --hold-at-least does not apply, because no command was run.
 func TestSignalDuringGrantReleasesLease(t *testing.T) {
 	t.Parallel()
 	drv := memory.New(1)

@@ -72,7 +72,7 @@ func TestPolicyParsesItsOwnText(t *testing.T) {
 			t.Errorf("%s: %+v, %v", text, p, err)
 		}
 		if err := again.Set(p.String()); err != nil || again != p {
-			t.Errorf("%s is written as %s", text, p.String())
+			t.Errorf("%s is formatted as %s", text, p.String())
 		}
 	}
 	for _, text := range []string{"", "TERM", "signal=", "signal=NOPE", "signal=0", "signal=65", "signal=-1"} {

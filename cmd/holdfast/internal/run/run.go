@@ -26,7 +26,7 @@ type Runner struct {
 	Started func(Held)
 	// Reloaded is called after a HUP was forwarded.
 	Reloaded func()
-	// Orphan returns what the guard needs to release leases whose holder is gone.
+	// Orphan returns the data with which the guard releases leases whose holder has died.
 	Orphan func(Held) []byte
 	// Busy adds to an ErrHeld what the backend knows about the holder.
 	Busy func(*holdfast.Client, error) error
@@ -99,7 +99,7 @@ type Patience struct {
 	Began time.Time
 }
 
-// Left returns the remaining time of the wait. After its end it returns a moment, because 0 would mean no
+// Left returns the remaining time of the wait. After the end it returns a short time, because 0 would mean no
 // bound.
 func (p Patience) Left() time.Duration {
 	if p.Most == 0 {

@@ -154,7 +154,7 @@ func (s *session) noticeRenewal(e holdfast.RenewedEvent) {
 }
 
 // waitSplay waits for a random time up to d, so that machines whose cron starts at the same second do not all
-// come at once.
+// start at once.
 func waitSplay(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil

@@ -183,8 +183,8 @@ func (s *session) handleEvent(e proc.Event, open bool) {
 	}
 }
 
-// reportMembers logs, once, the processes of the group that go on without the command. Killed processes, and
-// processes that the command has told to end, get a moment to end.
+// reportMembers logs, once, the processes of the group that continue after the command. Killed processes, and
+// processes that the command told to end, get a moment to end.
 func (s *session) reportMembers(now boot.Instant) {
 	patience := pace.LingerTime()
 	if s.killing {
@@ -206,7 +206,7 @@ func (s *session) reportMembers(now boot.Instant) {
 	s.log.Warn(text)
 }
 
-// reportEscaped warns of processes that go on without the lock, also with -q.
+// reportEscaped warns of processes that continue without the lock, also with -q.
 func (s *session) reportEscaped() {
 	if escaped := s.job.Escaped(); len(escaped) > 0 && s.leases != nil {
 		s.log.Error(fmt.Sprint("the lock is released while processes go on that left the command's group: ", escaped))

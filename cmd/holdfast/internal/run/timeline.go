@@ -69,7 +69,7 @@ func (s *session) nextCheck() boot.Instant {
 	return at
 }
 
-// isRunning reports whether a process of the command's group is left: it may outlive the command itself.
+// isRunning reports whether a process of the command's group is alive: it may outlive the command itself.
 func (s *session) isRunning() bool { return !s.exited || s.job.Alive() }
 
 // takeDueSteps takes the steps of the time line that are due.

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// A hanging server must not lengthen the wait.
+// A hanging server must not prolong the wait.
 func TestWaitIncludesOpeningBackend(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -161,7 +161,7 @@ func (c columns) header(m *model) string {
 	return "LOCK " + view.Printable(m.selected)
 }
 
-// holderText returns the holder without what another column shows, or what a note should replace.
+// holderText returns the holder without the parts that another column shows, or that a note replaces.
 func (c columns) holderText(r *live.Row) string {
 	st := r.Status
 	switch {
@@ -365,7 +365,7 @@ func padLeft(s string, width int) string {
 	return strings.Repeat(" ", max(width-ansi.StringWidth(s), 0)) + s
 }
 
-// Colours only repeat what the words say.
+// Colors only repeat the meaning of the words.
 func paint(level live.Level, s string) string {
 	switch level {
 	case live.Bad:

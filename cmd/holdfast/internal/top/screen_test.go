@@ -173,13 +173,13 @@ func TestForceNeedsReasonAndName(t *testing.T) {
 			t.Fatalf("mode %v", m.mode)
 		}
 		if cmd := m.press(answers...); cmd != nil {
-			t.Errorf("%q take the lock", answers)
+			t.Errorf("%q released the lock", answers)
 		}
 		m.press("esc")
 	}
 	m.Update(m.press("F")())
 	if cmd := m.press("w", "h", "y", "enter", "j", "o", "b", "enter"); cmd == nil {
-		t.Error("the right answers do not take the lock")
+		t.Error("the correct answers did not release the lock")
 	} else {
 		m.Update(cmd())
 	}
@@ -201,6 +201,6 @@ func TestShortNamesLeaveRoomForNotes(t *testing.T) {
 	m := started(t, c)
 	m.Update(tea.WindowSizeMsg{Width: 160, Height: 24})
 	if text := ansi.Strip(strings.Join(m.listLines(), "\n")); !strings.Contains(text, note) {
-		t.Errorf("the note %q is cut:\n%s", note, text)
+		t.Errorf("the note %q is truncated:\n%s", note, text)
 	}
 }

@@ -55,7 +55,7 @@ type acquisition struct {
 	err   *types.Var // nil: the error is dropped
 }
 
-// findAcquisitions returns the acquisitions in body whose lease is assigned to a variable or dropped, without
+// findAcquisitions returns the acquisitions in body whose lease is assigned to a variable or dropped. It skips
 // nested functions.
 func findAcquisitions(pass *analysis.Pass, body *ast.BlockStmt, acquires func(*analysis.Pass, *ast.CallExpr) bool) (all []*acquisition) {
 	ast.PreorderStack(body, nil, func(n ast.Node, stack []ast.Node) bool {
@@ -187,7 +187,7 @@ func onlyReturned(info *types.Info, body *ast.BlockStmt, v *types.Var) bool {
 	return only
 }
 
-// checkPaths reports a, which is in the function node, if its lease is lost on some path.
+// checkPaths reports a, an acquisition in the function node, if its lease is lost on some path.
 func (a *acquisition) checkPaths(pass *analysis.Pass, graphs *ctrlflow.CFGs, node ast.Node) {
 	name := calledFunc(pass.TypesInfo, a.call).Name()
 	switch {
@@ -280,7 +280,7 @@ type walk struct {
 	seen  map[place]bool
 }
 
-// place is a point on a path, with the facts known there.
+// place is a point on a path, and the facts known at that point.
 type place struct {
 	block *cfg.Block
 	known bool // err is still the result of the acquisition
@@ -326,8 +326,8 @@ func (w *walk) followBlock(block *cfg.Block, nodes []ast.Node, known bool) ast.N
 	return nil
 }
 
-// hidesError reports whether node decides by the error in a way that the walk does not follow: in a switch over the error, or by another
-// variable.
+// hidesError reports whether node tests the error in a way that the walk does not follow: in a switch over the
+// error, or through another variable.
 func (w *walk) hidesError(node ast.Node) bool {
 	info := w.pass.TypesInfo
 	switch node := node.(type) {

@@ -1,4 +1,4 @@
-// Package tests helps tests: nothing in it is looked at.
+// Package tests helps tests, so the analyzers skip it.
 package tests
 
 import (
@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// Busy wants a lock to be held.
+// Busy needs a held lock.
 func Busy(t *testing.T, client *holdfast.Client) {
 	if _, err := client.TryAcquire(context.Background(), "k", nil); err == nil {
 		t.Error("the lock is free")
