@@ -63,7 +63,7 @@ func blocksOf(t *testing.T, section, kind string) []string {
 	return found
 }
 
-// machine has folders that stand for a machine with holdfast and the programs of the recipes.
+// machine holds folders that imitate a machine with holdfast and the programs of the recipes.
 type machine struct {
 	t        *testing.T
 	dir, url string

@@ -43,8 +43,7 @@ func skipIfShort(t *testing.T) {
 	}
 }
 
-// cloneRepository returns a repository with one commit that has the files of this one, as they are on the
-// disk.
+// cloneRepository returns a repository with one commit: the files of this repository as they are on the disk.
 func cloneRepository(t *testing.T) string {
 	t.Helper()
 	skipIfShort(t)
@@ -143,7 +142,7 @@ var (
 	cutFailed error
 )
 
-// strangerEnv returns the environment of a user who has no part of Holdfast and gets modules from proxy.
+// strangerEnv returns the environment of a user without any part of Holdfast, who gets modules from proxy.
 func strangerEnv(t *testing.T, s *source, proxy string) (gopath string, env []string) {
 	t.Helper()
 	gopath = filepath.Join(t.TempDir(), "go")

@@ -2,10 +2,11 @@
 //
 //	go run ./tools/rerun [flags of go test] packages
 //
-// A test is repeated once, alone and at four times the pace, and only if the rig of its own package noted a stall while it
-// ran (internal/rig/tempo). A race, a panic, two holders, tokens or waiters out of order, and lost updates are no matter of time:
-// such a test is never repeated. If more than three tests would be repeated, none is: the machine is too slow to tell. The
-// flags are of the form -name=value. The last line counts the tests, and the repeats.
+// A test is repeated once, alone and at four times the pace, and only if the rig of its own package noted a
+// stall while it ran (internal/rig/tempo). A race, a panic, two holders, tokens or waiters out of order, and
+// lost updates do not depend on time: such a test is never repeated. If more than three tests would be
+// repeated, none is: the machine is too slow to tell. The flags are of the form -name=value. The last line
+// counts the tests, and the repeats.
 package main
 
 import (

@@ -25,7 +25,7 @@ type nodeRate struct {
 	cpu       time.Duration
 }
 
-// costs has the measured costs of one node.
+// costs holds the measured costs of one node.
 type costs struct {
 	fresh       nodeRate // a lock with a name that is new, taken and released
 	again       nodeRate // one with a name that was used lately
@@ -211,8 +211,8 @@ func (y *nodeBench) measureRenewals(ctx context.Context) error {
 	return err
 }
 
-// measureWatchdog has one client keep leases for a while, and prints the cost for the process. A lost lease is
-// an error: renewing all leases must not take as long as they last.
+// measureWatchdog makes one client keep leases for a while, and prints the cost for the process. A lost lease
+// is an error: renewing all leases must not take as long as they last.
 func (y *nodeBench) measureWatchdog(ctx context.Context) error {
 	drv, err := y.openDriver(ctx)
 	if err != nil {
@@ -309,7 +309,7 @@ func (y *nodeBench) nodeLoad(d time.Duration) (share, asked float64, err error) 
 	return (used - cpu).Seconds() / took, float64(called["evalsha"]-calls["evalsha"]) / took, errors.Join(err1, err2, err3, err4)
 }
 
-// crowd is the cost of many clients that wait for one lock.
+// crowd holds the cost of many clients that wait for one lock.
 type crowd struct {
 	load, asked float64   // load of the node without a release
 	gaps        []float64 // ms from a release to the next holder

@@ -208,8 +208,8 @@ func (c uniqueClient) close() { c.DB.Close() }
 // flockClient locks files in a folder.
 type flockClient string
 
-// lock ignores its context while it waits, because flock(2) takes none. A lock that comes too late is released
-// again.
+// lock ignores its context while it waits, because flock(2) takes none. A lock that is granted too late is
+// released again.
 func (c flockClient) lock(ctx context.Context, name string) (func(context.Context) error, error) {
 	file, err := os.OpenFile(filepath.Join(string(c), strings.ReplaceAll(name, "/", "-")), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -248,7 +248,7 @@ func processorTime(pid int) time.Duration {
 	return sum
 }
 
-// crowdSize is the size of a crowd that waits for one lock. Its fields are multiplied by the scale of a session.
+// crowdSize is the number of clients that wait for one lock. A session multiplies its fields by its scale.
 type crowdSize struct {
 	clients int
 	callers int // of each client
@@ -256,7 +256,7 @@ type crowdSize struct {
 
 var crowds = []crowdSize{{100, 10}, {10, 100}}
 
-// compareDatabases compares the loads of backends, and then has crowds wait for one lock.
+// compareDatabases compares the loads of backends, and then makes many clients wait for one lock.
 func compareDatabases(ctx context.Context, s *session) error {
 	if err := s.compareLibraries(ctx, backendLoads); err != nil {
 		return err
@@ -288,14 +288,14 @@ func compareDatabases(ctx context.Context, s *session) error {
 	return err
 }
 
-// waitCost is the cost of a waiting crowd.
+// waitCost is the cost of many waiting clients.
 type waitCost struct {
 	requests int64         // to the service
 	cpu, own time.Duration // processor time of the service and of the clients
 	failed   int           // callers whose wait ended early
 }
 
-// measureWaitCost makes a crowd wait for one lock that another client holds.
+// measureWaitCost makes many clients wait for one lock that another client holds.
 func measureWaitCost(ctx context.Context, lib library, sv *service, c crowdSize, hold time.Duration) (b waitCost, err error) {
 	prefix, addrs, _, err := sv.prepareService(noFault)
 	if err != nil {

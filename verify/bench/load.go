@@ -41,8 +41,8 @@ const (
 	slow          // a millisecond is added to every reply of every node
 )
 
-// uncontendedSplit is the split of loads in which no client waits for another. There the libraries differ by less than
-// the machine does from one second to the next, so the rounds are shorter and more.
+// uncontendedSplit is the split of loads in which no client waits for another. There the libraries differ less
+// than the machine changes from one second to the next, so there are more and shorter rounds.
 const uncontendedSplit = 3
 
 var lockLoads = []load{
@@ -75,13 +75,13 @@ func (l load) String() string { return l.name }
 // failsNode reports whether one node fails.
 func (l load) failsNode() bool { return l.fault == killed || l.fault == hung }
 
-// team is clients of one library in a run, each with so many workers.
+// team is a set of clients of one library in a run, with the same number of workers each.
 type team struct {
 	library
 	clients, workers int
 }
 
-// tally has the observations of one worker.
+// tally holds the observations of one worker.
 type tally struct {
 	share         int // its client, or itself if all share a client: fairness is measured between shares
 	waits         []time.Duration
@@ -230,8 +230,8 @@ func (r *runningLoad) noteWait(team int, worker int64, t *tally, asked time.Time
 	r.end()
 }
 
-// runWorker acquires and releases locks until over is closed. It reports each wait, with an error if the
-// caller got no lock; then the wait goes on.
+// runWorker acquires and releases locks until over is closed. It reports each wait, with an error if the caller
+// got no lock. The wait then continues.
 func (l *load) runWorker(ctx context.Context, over <-chan struct{}, c client, next func() string, report func(asked time.Time, err error)) {
 	for asked := time.Now(); !isClosed(over); {
 		unlock, err := c.lock(ctx, next())
@@ -318,7 +318,7 @@ func primeLock(ctx context.Context, c client, key string) (err error) {
 	return err
 }
 
-// lockOnce acquires and releases a lock, and gives up after two seconds.
+// lockOnce acquires and releases a lock, with a timeout of two seconds.
 func lockOnce(ctx context.Context, c client, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()

@@ -78,7 +78,7 @@ func namesOf[T interface{ String() string }](list []T) []string {
 	return out
 }
 
-// settings has the flags of the command line.
+// settings holds the flags of the command line.
 type settings struct {
 	scenarios, services, peers []string
 	reps                       int
@@ -202,7 +202,7 @@ func runCommand(ctx context.Context, args []string, out, progress io.Writer) (er
 	return r.saveFiles(set)
 }
 
-// saveFiles writes the files that are asked for.
+// saveFiles writes the files that the command line names.
 func (r *report) saveFiles(s settings) error {
 	var errs error
 	if s.json != "" {

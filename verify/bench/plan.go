@@ -41,7 +41,7 @@ var demands = []demand{
 	{"all of these", 1e6, 0.5, 1e7, 100e3},
 }
 
-// plan has the resources that a load needs of one node, if there is one set.
+// plan holds the resources that a load needs of one node, with a single set.
 type plan struct {
 	demand
 	processor   float64 // share of a processor
@@ -117,7 +117,7 @@ node with one processor and the measured times, %v for a round trip. A lock is t
 	return err
 }
 
-// outcome has the results of a simulation.
+// outcome holds the results of a simulation.
 type outcome struct {
 	waits   []time.Duration // sorted
 	uneven  float64

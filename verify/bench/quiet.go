@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// lookTime is the time for which the processors are measured while this program is idle.
+	// lookTime is the time of a measurement of the processors, while this program is idle.
 	lookTime = 500 * time.Millisecond
 	// quietShare is the highest load of the processors on a machine that counts as quiet.
 	quietShare = 0.1

@@ -123,7 +123,7 @@ func openRueidis(options ...redsync.Option) func(context.Context, []string, int)
 	}
 }
 
-// redislock does not wait unless it is told how.
+// redislock does not wait unless it gets a retry strategy.
 
 type redislockClient struct {
 	locks   *redislock.Client

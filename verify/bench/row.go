@@ -94,7 +94,7 @@ func jainIndex(got []float64) float64 {
 
 func inMillis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// medianOf returns the middle of list, or the mean of its two middle values.
+// medianOf returns the middle value of list, or the mean of its two middle values.
 func medianOf(list []float64) float64 {
 	sorted := slices.Sorted(slices.Values(list))
 	n := len(sorted)

@@ -59,7 +59,7 @@ type slotCost struct {
 	first, next slotTurns // after a turn of another semaphore, and of the same
 }
 
-// slotTurns are turns of one caller.
+// slotTurns holds the turns of one caller.
 type slotTurns struct {
 	take, release []time.Duration
 	requests      int64
@@ -169,7 +169,7 @@ func timeLock(ctx context.Context, acquire acquirer) (take, release time.Duratio
 	return take, time.Since(asked), err
 }
 
-// slotGain has the slots that the workers of a crowd got in one run.
+// slotGain holds the slots that the workers of a crowd got in one run.
 type slotGain struct {
 	Each     []int   // by worker
 	Longest  float64 // wait, in ms

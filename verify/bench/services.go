@@ -171,7 +171,7 @@ func (sv *service) prepareService(f fault) (prefix string, addrs []string, stop 
 	return prefix, addrs, stop, nil
 }
 
-// causeFault applies f to the last server; mend undoes it.
+// causeFault applies f to the last server. mend undoes it.
 func (sv *service) causeFault(f fault) (mend func(context.Context) error, err error) {
 	switch f {
 	case killed:
@@ -185,7 +185,7 @@ func (sv *service) causeFault(f fault) (mend func(context.Context) error, err er
 	return func(context.Context) error { return nil }, nil
 }
 
-// costReading has the costs so far.
+// costReading holds the costs so far.
 type costReading struct {
 	calls   calls // nil: not a service of Redis
 	nodeCPU time.Duration

@@ -38,8 +38,8 @@ func (silentLogger) Printf(string, ...any) {}
 
 type zkClient struct{ *zk.Conn }
 
-// lock ignores its context while it waits, because zk.Lock takes none. A lock that comes too late is released
-// again.
+// lock ignores its context while it waits, because zk.Lock takes none. A lock that is granted too late is
+// released again.
 func (c zkClient) lock(ctx context.Context, name string) (func(context.Context) error, error) {
 	l := zk.NewLock(c.Conn, "/zk/"+strings.ReplaceAll(name, "/", "-"), zk.WorldACL(zk.PermAll))
 	if err := l.Lock(); err != nil {

@@ -24,7 +24,7 @@ var nestedNames = [sides][]string{
 	{"x", "job-7", "team", "team/x", "x/y", "lock-0000000001"},
 }
 
-// nestedPrefix returns the prefix of a side's locks in a window.
+// nestedPrefix returns the prefix of one side's locks in a window.
 func nestedPrefix(s *span, side int) string {
 	return "w" + strconv.Itoa(s.index) + []string{"/locks", "/locks/team"}[side]
 }

@@ -20,24 +20,24 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
 )
 
-// backend is a lock service under test, with a library that goes through the same faults for comparison.
+// backend is a lock service under test, with another library that gets the same faults for comparison.
 type backend struct {
 	schedule []byte // the built-in schedule
 	classes  map[string]class
 	fewest   int  // minimal number of nodes of a schedule
 	synced   bool // its servers sync each commit to disk
-	// lead returns the time from the start of the clients until they get locks.
+	// lead returns the time from the start of the clients until they can get locks.
 	lead func(*Schedule) time.Duration
 	site func() site
 	open func(context.Context, *order) (driver.Driver, error)
 	// apart opens the locks below a prefix; nil if no class has nested prefixes.
 	apart func(o *order, prefix string) (driver.Driver, error)
 	peer  string
-	// openPeer is called in a client process of the other library.
+	// openPeer opens the other library in its client process.
 	openPeer func(*order, *recorder) (service, error)
 }
 
-// backends by name.
+// backends holds the backends by name.
 var backends map[string]*backend
 
 func init() { // not an initialiser: the backends refer to this map
@@ -61,7 +61,7 @@ func backendOf(name string) (*backend, error) {
 	return b, nil
 }
 
-// site has the servers that keep the locks.
+// site holds the servers that keep the locks.
 type site interface {
 	// start waits until all servers answer. Call stop even after an error.
 	start(ctx context.Context, s *Schedule) error
@@ -111,8 +111,7 @@ func (n *node) noteOutage(since int64) {
 	n.outs = append(n.outs, interval{start: since, end: monotonicNow()})
 }
 
-// wasUnfit reports whether no server accepted writes just before t, or so shortly before that a renewal had no
-// time left.
+// wasUnfit reports whether no server accepted writes just before t, or too shortly before t for a renewal.
 func (n *node) wasUnfit(t int64, ttl time.Duration) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

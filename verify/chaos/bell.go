@@ -45,7 +45,7 @@ func (s *sqliteSite) hideBells(f Fault, _ int, rest func(time.Duration)) error {
 	return err
 }
 
-// ignoreMissing drops the error of a file that is gone: its client has ended meanwhile.
+// ignoreMissing drops the error of a missing file, whose client has ended meanwhile.
 func ignoreMissing(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil

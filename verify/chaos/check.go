@@ -44,8 +44,8 @@ type takeAttempt struct {
 	stale       string   // owner of a released lease whose token the operator uses; empty: none
 }
 
-// isFrom reports whether the lock was taken from a. A claim that does not know of its grant asks again, and
-// may be granted the lock again under the same owner, with another block of tokens, which is never renewed.
+// isFrom reports whether the lock was taken from a. A claim that has not noticed its grant asks again, and may
+// be granted the lock again under the same owner, with another block of tokens, which it never renews.
 func (t *takeAttempt) isFrom(a *attempt) bool {
 	return a.grantName() == t.grant && (t.token == 0 || a.token < t.token+quorum.Block)
 }
@@ -73,8 +73,9 @@ func grantOf(owner string) string {
 	return grant
 }
 
-// isSound reports whether the holder had the lock until its release: by its recorded renewals, which a slow
-// hook may record late, or because the service confirmed the release, which it does only for a held lease.
+// isSound reports whether the holder had the lock until its release. The proof is a recorded renewal, which a
+// slow hook may record late, or the service's confirmation of the release, which it gives only for a held
+// lease.
 func (a *attempt) isSound() bool { return a.left != 0 && (a.left <= a.until || a.released != 0) }
 
 // workedInterval returns the interval in which the holder worked, with or without trust.
@@ -125,8 +126,8 @@ type suspension struct {
 	start, end int64
 }
 
-// runningSince returns the time since which the client of a has been running at t: 0 if it was never stopped,
-// and t if it is stopped.
+// runningSince returns the time since which the client of a has been running at t: 0 if it was never suspended,
+// and t if it is suspended.
 func (l *lockHistory) runningSince(a *attempt, t int64) (since int64) {
 	for _, s := range l.stops {
 		if strings.HasPrefix(a.client, s.client+".") && s.start < t {
@@ -287,8 +288,8 @@ func (s *sortState) noteAccess(l *lockHistory, e *event) {
 	}
 }
 
-// lineUp records since when each attempt may have been served by a request of its process, whose callers share
-// one line for a semaphore.
+// lineUp records for each attempt the earliest time at which a request of its process may have served it:
+// callers of one process share one line for a semaphore.
 func (l *lockHistory) lineUp() {
 	type line struct{ since, until int64 }
 	lines := make(map[string]line) // by client
@@ -328,9 +329,9 @@ func (l *lockHistory) findUnservedCalls() (out []finding) {
 	return out
 }
 
-// takeAway records from whom the lock was taken, and when. A reader is known by its place. A writer is whoever
-// is writer at that time, because its places have owners of their own, and the loss of any place is the loss
-// of the lock.
+// takeAway records from which holder the lock was taken, and when. A reader is known by its place. A writer is
+// the writer at that time, because its places have separate owners, and the loss of any place is the loss of
+// the lock.
 func (l *lockHistory) takeAway() {
 	earlier := func(at *int64, t int64) {
 		if *at == 0 || t < *at {
@@ -491,7 +492,7 @@ func findForeignLocks(events []event) (out []finding) {
 	return out
 }
 
-// findEarlyErrors finds callers that got an error before their wait was over.
+// findEarlyErrors finds callers whose wait ended early with an error.
 func (l *lockHistory) findEarlyErrors(end int64, excused func(client string, from, to int64) bool) (out []finding) {
 	for _, a := range l.attempts {
 		waited := a.wait != 0 && a.gaveUp >= a.asked+a.wait
@@ -584,7 +585,7 @@ func (l *lockHistory) visitIntervals(of func(*attempt) interval, visit func(on [
 	}
 }
 
-// holderCount returns the number of holders that a counts for: all of them for a writer.
+// holderCount returns the number of holders for which a counts: all of them for a writer.
 func (l *lockHistory) holderCount(a *attempt) int {
 	if a.alone {
 		return l.most
@@ -592,7 +593,7 @@ func (l *lockHistory) holderCount(a *attempt) int {
 	return 1
 }
 
-// findOverlaps finds intervals that begin while the maximal number of others is open.
+// findOverlaps finds intervals that begin while the maximum number of others is open.
 func (l *lockHistory) findOverlaps(of func(*attempt) interval) (out []finding) {
 	l.visitIntervals(of, func(on []interval, i interval) {
 		holders := l.holderCount(i.of)
@@ -669,7 +670,7 @@ func (l *lockHistory) nextGrant(t int64) (free int64, ok bool) {
 	return 0, false
 }
 
-// longestFree returns the longest time for which nobody trusted the lock although a running client had asked
+// longestFree returns the longest time for which no client trusted the lock although a running client had asked
 // for it.
 func (l *lockHistory) longestFree() (longest int64) {
 	attempts := slices.Clone(l.attempts)

@@ -257,7 +257,7 @@ func TestForceAndAdoptionEndHolding(t *testing.T) {
 	force := func(from, err string) []event {
 		return []event{{T: 3, Kind: forcing, Key: "k", Try: "f", ID: "x", From: from}, {T: 5, Kind: forced, Key: "k", Try: "f", ID: "x", Err: err}}
 	}
-	// The operator has taken the first block of tokens from the owner that has the second block here.
+	// The operator has taken the owner's first block of tokens, and the owner has the second block.
 	late := []event{
 		{T: 18, Kind: forcing, Key: "k", Try: "g", ID: "w", Token: 7},
 		{T: 19, Kind: forced, Key: "k", Try: "g", ID: "w"},
@@ -317,7 +317,7 @@ func TestForceAndAdoptionEndHolding(t *testing.T) {
 	}
 }
 
-// The places of a read-write lock have names of their own, which an operator uses.
+// The places of a read-write lock have separate names, which an operator uses.
 func TestForceEndsReaderAndWriter(t *testing.T) {
 	t.Parallel()
 	for first, second := range map[string]string{reader: writer, writer: reader} {
@@ -498,7 +498,7 @@ func (l *lister) List(_ context.Context, _ string, yield func(driver.Status) boo
 	return nil
 }
 
-// A lock that a second listing still finds is a ghost.
+// Only a lock that a second listing still finds is stale.
 func TestLockFreedAfterOutageIsNotStale(t *testing.T) {
 	t.Parallel()
 	for want, looks := range map[string][][]string{

@@ -41,7 +41,7 @@ type order struct {
 }
 
 const (
-	// tail is the end of a window without new requests for locks, so that nothing of it reaches into the next
+	// tail is the end of a window without new requests for locks, so that no request reaches into the next
 	// window.
 	tail      = 300 * time.Millisecond
 	storeTime = 2 * time.Second
@@ -176,7 +176,7 @@ func (w *worker) run(ctx context.Context) {
 // minHoldTime is the minimum hold of some locks.
 const minHoldTime = 700 * time.Millisecond
 
-// job is a worker's work under one lock.
+// job is the work of a worker under one lock.
 type job struct {
 	key   string
 	n     int // number of the lock

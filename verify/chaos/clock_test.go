@@ -146,8 +146,8 @@ func TestLeaseSurvivesClockJumpOfMinority(t *testing.T) {
 	}
 }
 
-// A clock set forward ends a lease that its holder trusts; a clock set back keeps a lease that is over. Tokens
-// rise all the same, and FenceTx relies on the row.
+// A clock set forward ends a lease that its holder trusts. A clock set back prolongs an expired lease. Tokens
+// still rise, and FenceTx relies on the row.
 func TestDatabaseClockEndsLeasesAndKeepsTokensRising(t *testing.T) {
 	rig.Nightly(t, "clocks")
 	s := new(postgresSite)

@@ -134,7 +134,7 @@ func (s *clusterSite) actions() map[string]action {
 	return map[string]action{"reshard": s.moveSlots, "failover": s.promoteReplica, "fall-behind": s.fallBehind, "rotate": s.rotate}
 }
 
-// rotate changes the password on all servers. The clients learn of it By later.
+// rotate changes the password on all servers. The clients get the new password By later.
 func (s *clusterSite) rotate(f Fault, _ int, rest func(time.Duration)) error {
 	return rotatePassword(f, s.cluster.Servers, s.servers, s.secret, rest)
 }
@@ -188,7 +188,7 @@ func (s *clusterSite) usedSlots(master *redisproc.Server) ([]int, error) {
 	return slices.Compact(used), nil
 }
 
-// fallBehind makes a replica take over that lacks the last moments of the master.
+// fallBehind promotes a replica that lacks the last writes of the master.
 func (s *clusterSite) fallBehind(f Fault, victim int, rest func(time.Duration)) error {
 	replica := s.cluster.ReplicaOf(s.cluster.Servers[victim])
 	if replica == nil {

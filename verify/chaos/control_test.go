@@ -15,7 +15,7 @@ import (
 )
 
 // stoppedHolder records a holder that is suspended for longer than its TTL between its read and its write,
-// while another client acquires the lock and writes. With a fence the storage rejects the late write.
+// while another client acquires the lock and writes. A storage with a fence rejects the late write.
 func stoppedHolder(t *testing.T, fenced bool) (l *lockHistory, final string) {
 	t.Helper()
 	const key = "w0/h0"

@@ -301,8 +301,8 @@ func findSetbacks(events []event) (out []finding) {
 	return out
 }
 
-// findPhantomTerms finds terms that an observer attributed to another leader than the one that began them. A
-// term without a recorded leader belongs to a leader that was killed before it could record it.
+// findPhantomTerms finds terms that an observer attributed to the wrong leader. A term without a recorded
+// leader belongs to a leader that was killed before it could record it.
 func (l *lockHistory) findPhantomTerms(events []event) (out []finding) {
 	leaders := make(map[int64][]string)
 	for _, a := range l.grantedAttempts() {

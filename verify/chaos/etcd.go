@@ -72,8 +72,8 @@ const newLeader = 3 * time.Second
 // pass to a client that is stopped later.
 const oneByOneDelay = 1500 * time.Millisecond
 
-// deadLinkDelay bounds the time beyond a TTL until the next grant if the next holder waits for a notice over a link that
-// has gone dead.
+// deadLinkDelay bounds the time beyond a TTL until the next grant if the next holder waits for a notification
+// over a dead connection.
 const deadLinkDelay = 3 * time.Second
 
 var etcdClasses = map[string]class{

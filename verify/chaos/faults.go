@@ -28,8 +28,8 @@ func (s *redisSite) actions() map[string]action {
 	}
 }
 
-// restartWithOldClock simulates a machine that comes back empty and an hour late, until its clock is set: its server
-// seems to have run for an hour.
+// restartWithOldClock simulates a machine that restarts empty, with a clock an hour behind that is set later:
+// its server seems to have run for an hour.
 func (s *redisSite) restartWithOldClock(f Fault, victim int, rest func(time.Duration)) error {
 	v := s.servers[victim]
 	v.life.Lock()
@@ -124,8 +124,8 @@ func (s *redisSite) rotate(f Fault, victim int, rest func(time.Duration)) error 
 	return errors.Join(err, change(firstPassword))
 }
 
-// switchServer makes a node's address lead to another server for a while, which has run for long and has no
-// locks.
+// switchServer makes a node's address lead to another server for a while. That server has run for long and has
+// no locks.
 func (s *redisSite) switchServer(f Fault, victim int, rest func(time.Duration)) error {
 	v := s.servers[victim]
 	lead := func(addr string) {
@@ -216,7 +216,7 @@ func (s *redisSite) commandAction(args ...string) action {
 	}
 }
 
-// command waits for its turn and sends the node a command: another fault may end all connections.
+// command sends the node a command in its turn: another fault may end all connections.
 func (n *redisNode) command(args ...string) error {
 	n.life.Lock()
 	defer n.life.Unlock()

@@ -22,10 +22,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 )
 
-// unfaultedClients is the number of clients that no fault hits: they keep what they have learned from earlier faults.
+// unfaultedClients is the number of clients without faults, which remember earlier faults.
 const unfaultedClients = 2
 
-// fleet has the client processes.
+// fleet holds the client processes.
 type fleet struct {
 	builds [2]string // the program and, if there is one, the older build of it
 	orders []order
@@ -139,7 +139,7 @@ func (s *process) sendOrder(order string) error {
 	return err
 }
 
-// leave lets the process end by itself: it requests no more locks, releases or hands over its own, and closes
+// leave ends the process in good order: it requests no more locks, releases or hands over its own, and closes
 // its client. leave waits for that, and kills a process that takes longer than patience.
 func (s *process) leave(patience time.Duration) error {
 	err := s.stdin.Close()

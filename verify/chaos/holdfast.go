@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// holdfasts uses Holdfast in a client process.
+// holdfasts runs Holdfast in a client process.
 type holdfasts struct {
 	order   *order
 	rec     *recorder

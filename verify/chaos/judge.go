@@ -233,7 +233,7 @@ func (v *verdict) judgeFenced(ctx context.Context, l *lockHistory) error {
 	return nil
 }
 
-// judgeWhole judges what no single lock shows, after all locks.
+// judgeWhole checks the rules about several locks, after all locks.
 func (v *verdict) judgeWhole(ctx context.Context) error {
 	v.add(keptApart, findForeignLocks(v.events))
 	broken, err := v.judgeLinear(v.span, v.rules.shared == "", time.Now().Add(patience), v.events, v.locks, v.faults)

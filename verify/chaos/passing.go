@@ -54,8 +54,8 @@ func (w *worker) takeOffer(ctx context.Context, s *span) *offer {
 	return o
 }
 
-// endHold ends a holder's time with a lock: it releases the lock or hands it over. Some holders misbehave:
-// they offer a released lease, go on with an offered one, or force-release a lock that they have lost.
+// endHold ends a holder's time with a lock: it releases the lock or hands it over. Some holders misbehave: they
+// offer a released lease, keep using an offered one, or force-release a lock that they have lost.
 func (w *worker) endHold(ctx context.Context, s *span, j job, try string, h heldLock) {
 	o := offer{Key: j.key, N: j.n, By: w.Name, Token: h.token, Owner: h.id}
 	leave := func() { w.rec.record(event{Kind: leaving, Key: j.key, Try: try}) }

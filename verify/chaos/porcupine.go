@@ -44,8 +44,9 @@ const (
 	both   = claims + ", " + looks // in one step
 )
 
-// tokenModel is a lock that gives each holder a higher token than all before. Its grants have one such order,
-// so each names the one before it. Otherwise Porcupine would try all rising orders, including those with gaps.
+// tokenModel is a lock that gives each holder a higher token than all before. The order of its grants is
+// unique, so each grant names the one before it. Otherwise Porcupine would try all rising orders, including
+// those with gaps.
 var tokenModel = porcupine.Model{
 	Init: func() any { return int64(0) },
 	Step: func(state, in, _ any) (bool, any) {
@@ -323,7 +324,7 @@ func (t trial) drawPicture(path string, l *lockHistory, events []event, faults [
 	return porcupine.VisualizePath(t.model, info, path)
 }
 
-// placeInRows assigns each operation a row of the picture without overlaps.
+// placeInRows assigns each operation to a row of the picture without overlaps.
 func placeInRows(ops []porcupine.Operation) {
 	slices.SortFunc(ops, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
 	var free []int64 // by row: time since which it is free

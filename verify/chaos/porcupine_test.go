@@ -122,7 +122,8 @@ func TestPorcupineRejectsForbiddenHistories(t *testing.T) {
 	}
 }
 
-// A confirmed write is there, a rejected one is not, and one without an answer may be.
+// The final value includes a confirmed write and excludes a rejected one. A write without an answer may be
+// either.
 func TestFinalValueIsChecked(t *testing.T) {
 	t.Parallel()
 	for answer, values := range map[string]map[string]bool{
@@ -171,7 +172,7 @@ func TestPorcupineFindingHasPicture(t *testing.T) {
 	}
 }
 
-// Their violations are counted and drawn.
+// Violations of the control are counted and drawn.
 func TestControlViolationsAreCountedAndDrawn(t *testing.T) {
 	t.Parallel()
 	events := scriptEvents(byNobody, forkEvents)
@@ -188,7 +189,7 @@ func TestControlViolationsAreCountedAndDrawn(t *testing.T) {
 	}
 }
 
-// This many writes without an answer have too many orders.
+// So many writes without an answer have too many possible orders.
 func TestUndecidedHistoryIsUnknown(t *testing.T) {
 	t.Parallel()
 	var lines strings.Builder

@@ -267,7 +267,7 @@ func rowFenced(pool *pgxpool.Pool) *store {
 	}
 }
 
-// selectRow reads a value with a lock that only a writable server grants: after a switch-over an old primary
+// selectRow reads a value with a lock that only a writable server grants. After a switch-over the old primary
 // still answers reads, and a write based on such a read would undo later writes.
 func selectRow(ctx context.Context, pool *pgxpool.Pool, key string) (v string, err error) {
 	err = pool.QueryRow(ctx, "SELECT value FROM chaos WHERE name = $1 FOR KEY SHARE", key).Scan(&v)

@@ -213,8 +213,8 @@ func (n *redisNode) lockKeys(prefix string) ([]string, error) {
 	return keys, nil
 }
 
-// fallBehind cuts the replicas of a master off, so that they miss what it does within By. Then the master
-// dies, and returns after For.
+// fallBehind cuts the replicas of a master off, so that they miss its writes within By. Then the master dies,
+// and returns after For.
 func fallBehind(f Fault, nodes []*node, victim int, replicas []*redisproc.Server, rest func(time.Duration)) error {
 	v := nodes[victim]
 	v.life.Lock()

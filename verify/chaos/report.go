@@ -70,7 +70,7 @@ type ClassReport struct {
 	Free        int64          `json:"longest_without_ns"` // longest time for which a wanted lock was free
 }
 
-// Tally has the counts of Holdfast or of the other library.
+// Tally holds the counts of Holdfast or of the other library.
 type Tally struct {
 	Granted     int `json:"granted"`
 	Failed      int `json:"failed"`

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Schedule has the faults and their times. It is read from a file; each backend has a default.
+// Schedule holds the faults and their times. It is read from a file. Each backend has a default.
 type Schedule struct {
 	Backend string   `json:"backend"` // keeps the locks; empty: redis
 	Nodes   int      `json:"nodes"`   // servers that keep the locks
@@ -66,8 +66,8 @@ func (d *Duration) UnmarshalText(text []byte) error {
 // MarshalText implements encoding.TextMarshaler.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
-// class has the promises that hold under one kind of fault. Every class promises that tokens are unique and
-// rise, and that a fenced storage loses no update.
+// class holds the promises for one kind of fault. Every class promises that tokens are unique and rise, and
+// that a fenced storage loses no update.
 type class struct {
 	shared string // why exclusion is not promised; empty: it is
 	// from is the start of recovery: the start of a fault that the service should survive, the end of one that

@@ -128,12 +128,12 @@ func (s *sentinelSite) actions() map[string]action {
 	return map[string]action{"switch": s.promoteReplica, "fall-behind": s.fallBehind, "rotate": s.rotate}
 }
 
-// rotate changes the password on all servers. The clients learn of it By later.
+// rotate changes the password on all servers. The clients get the new password By later.
 func (s *sentinelSite) rotate(f Fault, _ int, rest func(time.Duration)) error {
 	return rotatePassword(f, s.group.Servers, s.all, s.secret, rest)
 }
 
-// fallBehind makes a replica take over that lacks the last moments of the master.
+// fallBehind promotes a replica that lacks the last writes of the master.
 func (s *sentinelSite) fallBehind(f Fault, victim int, rest func(time.Duration)) error {
 	return fallBehind(f, s.all, victim, s.group.Servers, rest)
 }

@@ -23,8 +23,8 @@ const (
 )
 
 // standstill records the times when the machine was too busy to run this nearly idle process, or a disk to
-// write a byte, or when a client or a server had less than half of the processor time that it asked for. A lease
-// that is lost within a TTL then, or a call that is late, shows nothing about Holdfast.
+// write a byte, or when a client or a server had less than half of the processor time that it asked for. A
+// lease lost within a TTL after such a time, or a late call, shows nothing about Holdfast.
 type standstill struct {
 	least time.Duration // shorter standstills of the machine are not recorded
 	disk  bool          // servers sync to the disk of temporary files

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// A call that ends late in a process which got less than half of the processor time that it asked for shows
-// nothing about Holdfast.
+// A late call in a process that got less than half of the processor time that it needed shows nothing about
+// Holdfast.
 func TestStarvedProcessExcusesLateCall(t *testing.T) {
 	t.Parallel()
 	l := &lockHistory{attempts: []*attempt{{try: "a", client: "c.0", asked: 10, wait: 10, gaveUp: 90}, {try: "b", client: "c.0", asked: 10, wait: 10}}}
@@ -30,7 +30,7 @@ func TestStarvedProcessExcusesLateCall(t *testing.T) {
 	}
 }
 
-// The judge sees how long the processes of a run, and those that they start, wait for a processor.
+// The judge reads the time for which the processes of a run, and their children, wait for a processor.
 func TestWaitsOfStartedProcessesAreRead(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command("sh", "-c", "sleep 100 & echo $!; wait")

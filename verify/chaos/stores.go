@@ -32,7 +32,7 @@ const (
 // fencedStores are the storages that lose no update.
 var fencedStores = []string{byRedis, bySQL, byRow}
 
-// stores has the addresses of the storages.
+// stores holds the addresses of the storages.
 type stores struct {
 	Redis string `json:"redis"` // address
 	SQL   string `json:"sql"`   // DSN of a PostgreSQL

@@ -59,7 +59,7 @@ func (s *postgresSite) wantPasswords(ctx context.Context) error {
 	return errors.Join(err, s.writePassfile(firstPassword))
 }
 
-// rotate changes the password. The clients learn of it By later.
+// rotate changes the password. The clients get the new password By later.
 func (s *postgresSite) rotate(f Fault, victim int, rest func(time.Duration)) error {
 	v := s.only[victim]
 	v.life.Lock()
@@ -146,7 +146,7 @@ func takeOver(ctx context.Context, primary, replica *pgproc.Server, rest func(ti
 		return err
 	}
 	rest(settle)
-	// Transactions that began before go on. They are over once the number of the next transaction stays
+	// Transactions that began earlier continue. All have ended once the number of the next transaction stays
 	// constant.
 	const unfinished = `SELECT pg_snapshot_xmax(pg_current_snapshot())::text, pg_snapshot_xmin(pg_current_snapshot()) < pg_snapshot_xmax(pg_current_snapshot())
 		OR EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND xact_start < $1), pg_current_wal_lsn()::text`
@@ -339,7 +339,7 @@ func (s *mariadbSite) trustCertificate() error {
 // authorities returns the file with the authorities that clients trust.
 func (s *mariadbSite) authorities() string { return filepath.Join(s.dir, "ca.pem") }
 
-// rotate makes the server use a new self-signed certificate. The clients learn of it By later.
+// rotate makes the server use a new self-signed certificate. The clients trust it By later.
 func (s *mariadbSite) rotate(f Fault, victim int, rest func(time.Duration)) error {
 	v := s.members[victim]
 	v.life.Lock()

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// task is a kind of work that some workers of each client do, in turns. Its histories are judged as histories
-// of locks: each slot of a semaphore is a lock, and so is each of several names. A whole semaphore is a lock
-// with several simultaneous holders, and so is a read-write lock, of which a writer takes all places.
+// task is a kind of work that some workers of each client do in turns. Its histories are judged as histories of
+// locks: each slot of a semaphore is one lock, and so is each of several names. A whole semaphore, or a
+// read-write lock, is a lock with several simultaneous holders, and a writer counts for all of them.
 type task interface {
 	// title names the task in the report; empty: the report's main table shows it.
 	title() string
@@ -97,7 +97,7 @@ func (semaphoreTask) title() string {
 func (semaphoreTask) family() string       { return "hs" }
 func (semaphoreTask) pause() time.Duration { return 300 * time.Millisecond }
 
-// workers returns two for each of the first clients, where they share one line.
+// workers returns two for each of the first clients, so that the two share one line.
 func (semaphoreTask) workers(o *order) int {
 	if o.Peer {
 		return 0
@@ -124,7 +124,7 @@ func (semaphoreTask) takeTurn(ctx context.Context, w *worker, s *span) {
 	w.giveBack(ctx, []string{h.key}, []string{try}, h.release)
 }
 
-// multiLockTask has sixteen workers, each of which takes some of twelve locks in one call.
+// multiLockTask has sixteen workers, each of which acquires some of twelve locks in one call.
 type multiLockTask struct{}
 
 const (

@@ -136,7 +136,7 @@ func TestOverdueCallIsReported(t *testing.T) {
 	}
 }
 
-// They are spread over all Holdfast clients.
+// The workers are spread over all Holdfast clients.
 func TestEachTaskHasWorkers(t *testing.T) {
 	t.Parallel()
 	for _, clients := range []int{4, 5, 8} {
@@ -161,7 +161,7 @@ func TestEachTaskHasWorkers(t *testing.T) {
 	}
 }
 
-// Each of its locks is counted too.
+// Each lock of the call is counted separately, too.
 func TestCallForSeveralLocksCountsOnce(t *testing.T) {
 	t.Parallel()
 	var r TaskReport

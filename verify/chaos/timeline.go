@@ -95,7 +95,7 @@ func escapeText(s string) string {
 	return b.String()
 }
 
-// colourOf returns a colour for a client: neighbouring numbers have distant hues.
+// colourOf returns a color for a client. Neighboring numbers have distant hues.
 func colourOf(client string) string {
 	number, again := 0, 0
 	fmt.Sscanf(client, "holdfast%d.%d", &number, &again) // any other name gets the first colour

@@ -35,7 +35,7 @@ func (t turnstiles) actions() map[string]action {
 
 // seize makes a session of another program enter the turnstile of each held lock again and again, and stay
 // inside for By each time. If By is as long as the fault, an idle session blocks all waiters. If By is zero,
-// waiters are let in while the lock is held.
+// waiters pass the turnstile while the lock is held.
 func (t turnstiles) seize(f Fault, _ int, rest func(time.Duration)) error {
 	db, err := sql.Open(t.driver, t.dsn())
 	if err != nil {
@@ -91,7 +91,7 @@ func (t turnstiles) occupy(ctx context.Context, db *sql.DB, name string, stay ti
 	return nil
 }
 
-// endSessions ends, for the duration of the fault, each session that waits before a turnstile or is inside.
+// endSessions ends, for the duration of the fault, each session that waits at a turnstile or is inside.
 func (t turnstiles) endSessions(f Fault, _ int, rest func(time.Duration)) error {
 	db, err := sql.Open(t.driver, t.dsn())
 	if err != nil {

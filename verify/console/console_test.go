@@ -216,7 +216,7 @@ func TestPageShowsChanges(t *testing.T) {
 	v.forgetErrors() // errors about the stopped console
 }
 
-// forgetErrors drops what the browser has logged about answers that the test has provoked.
+// forgetErrors drops the browser's log of errors that the test has provoked.
 func (v *visit) forgetErrors() {
 	v.t.Cleanup(func() {
 		v.mu.Lock()
@@ -225,8 +225,8 @@ func (v *visit) forgetErrors() {
 	})
 }
 
-// hiddenElements selects the elements that a user cannot see at the width of the page even by scrolling: outside the
-// page, or cut off by a parent.
+// hiddenElements selects the elements that a user cannot scroll into view at the width of the page: outside the
+// page, or clipped by a parent.
 const hiddenElements = `[...document.querySelectorAll("header *, main *, dialog[open] *")].filter((e) => {
 	const style = getComputedStyle(e), box = e.getBoundingClientRect();
 	if (!e.checkVisibility() || e.closest("thead, .hidden") || e.matches("td:empty, option, select")) return false;
@@ -240,7 +240,7 @@ const visibleElements = `[...document.querySelectorAll("header *, main *, dialog
 		[...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
 }).length`
 
-// Also with letters of twice the size on a page of the same width.
+// The test repeats this with letters of twice the size.
 func TestNarrowAndEnlargedPagesShowEverything(t *testing.T) {
 	v := openConsole(t, 3)
 	v.failOn(v.setUpLocks(t.Context()))

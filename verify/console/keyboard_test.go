@@ -84,7 +84,7 @@ func (v *visit) tabStops() (names []string) {
 	return nil
 }
 
-// The stops of Tab are all usable elements, in the order of the page.
+// Tab stops at every usable element, in the order of the page.
 func TestKeyboardReachesEveryControl(t *testing.T) {
 	v := openConsole(t, 3)
 	v.failOn(v.setUpLocks(t.Context()))

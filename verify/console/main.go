@@ -89,7 +89,7 @@ func takePictures(ctx context.Context, out string) error {
 	return nil
 }
 
-// setUpLocks creates holders and waiters as on an ordinary night.
+// setUpLocks creates the holders and waiters of an ordinary night.
 func (s *stage) setUpLocks(ctx context.Context) error {
 	who := func(host string, pid int, program string) holdfast.Holder {
 		return holdfast.Holder{Host: host, PID: pid, Program: program}

@@ -203,7 +203,7 @@ func TestScreenReaderAnnouncesEachChangeOnce(t *testing.T) {
 	}
 }
 
-// Wherever the colour differs, a word or a mark must differ too.
+// A word or a mark must differ wherever the color differs.
 func TestStateIsShownWithoutColorToo(t *testing.T) {
 	v := openConsole(t, 3)
 	v.failOn(v.setUpLocks(t.Context()))

@@ -493,8 +493,8 @@ func momentsOf(o Outcome) []int64 {
 	return at
 }
 
-// expiryVariants returns the states of l that the server may have at now. A key that a command reads is gone
-// once the clock is past its time. Newer servers also remove keys themselves, up to a millisecond earlier.
+// expiryVariants returns the states of l that the server may have at now. A read does not find a key past its
+// expiry. Newer servers also delete keys by themselves, up to a millisecond early.
 func expiryVariants(l quorum.Lock, now int64) []quorum.Lock {
 	all := []quorum.Lock{l}
 	if l.Until == now/1000 {

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// A key expires once the clock is past its time, not when the clock reaches it. The twin has this rule; the
-// test watches the server's own expiry.
+// A key expires once the clock is past its time, not when the clock reaches it. The twin has this rule, and the
+// test observes the server's expiry.
 func TestKeyExpiresOnlyAfterItsTime(t *testing.T) {
 	t.Parallel()
 	server := connectServer(t)
@@ -121,7 +121,7 @@ func TestMissingPublishRightKeepsPlaces(t *testing.T) {
 	}
 }
 
-// A waiter whose client does not listen is skipped.
+// A waiter whose client is not subscribed is skipped.
 func TestWaitersWithoutSubscriptionAreSkipped(t *testing.T) {
 	t.Parallel()
 	server := connectServer(t, "b")
@@ -144,7 +144,7 @@ func TestWaitersWithoutSubscriptionAreSkipped(t *testing.T) {
 	}
 }
 
-// One script checks at most a hundred dead waiters, and the lock still goes to a living one.
+// One script checks at most a hundred dead waiters, and still finds a living one.
 func TestExpiredPlacesAreSkipped(t *testing.T) {
 	t.Parallel()
 	server := connectServer(t, "z")

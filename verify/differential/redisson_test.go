@@ -13,7 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// The same twin serves these scripts, except that a renewal takes no free lock, as if it had no token.
+// The twin also describes these scripts, except that a renewal never takes a free lock, like a renewal without
+// a token.
 func TestRedissonScriptsMatchTwin(t *testing.T) {
 	t.Parallel()
 	server, err := connectFormat(t.Context(), redisson, redistest.Start(t, nil).Addr(), "a", "b")

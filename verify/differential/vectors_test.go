@@ -182,7 +182,7 @@ func (c Case) checkOutcome(t *testing.T, server *Server, keys Keys, now clocks, 
 	}
 }
 
-// sameReply compares replies; remaining times, the large numbers in lists, may be slack ms shorter.
+// sameReply compares replies. Remaining times, the large numbers in lists, may be up to slack ms shorter.
 func (c clocks) sameReply(want, got any, slack int64) bool {
 	switch w := want.(type) {
 	case []any:

@@ -1,13 +1,13 @@
-// Command endless prints how much memory a client takes at most beside a server that sends without end, on each engine. The
-// servers are made up: each lets the client in as far as its protocol goes, and then sends one kind of message for ever. The
-// client is a process of its own, which asks for a lock for some seconds.
+// Command endless prints how much memory a client takes at most beside a server that sends without end, on each
+// engine. The servers are fakes: each accepts the client as far as its protocol goes, and then sends one kind
+// of message forever. The client is a process of its own, which asks for a lock for some seconds.
 //
 //	go run ./endless [-seconds 3] [-limit 8] [-garbage 56] [-only redis]
 //
-// Each client runs twice. The first run measures the memory of the process, garbage included: of what a fast server sends, the
-// collector leaves more lying the less processor it gets. The second run collects without a break, and so measures what is in
-// use. It fails if more MB than the limit are in use, or if the process takes more than the limit and the garbage, or if a client does
-// not end.
+// Each client runs twice. The first run measures the memory of the process, garbage included: of what a fast
+// server sends, the collector leaves more lying the less processor it gets. The second run collects without a
+// break, and so measures what is in use. It fails if more MB than the limit are in use, or if the process takes
+// more than the limit and the garbage, or if a client does not end.
 package main
 
 import (
@@ -62,7 +62,7 @@ type flood struct {
 	serve        func(conn net.Conn)
 }
 
-// pourBytes writes a piece repeatedly until the client has gone.
+// pourBytes writes a piece repeatedly until the client disconnects.
 func pourBytes(conn net.Conn, begin, piece []byte) {
 	many := bytes.Repeat(piece, max(1, 64<<10/len(piece)))
 	for _, err := conn.Write(begin); err == nil; {
@@ -83,7 +83,7 @@ func endlessAnswer(greeting, begin, piece []byte, first func(net.Conn) error) fu
 // readMessage reads one message of a client.
 func readMessage(conn net.Conn) error { _, err := conn.Read(make([]byte, 16<<10)); return err }
 
-// pourNumbered writes pieces with the numbers from 0 on until the client has gone.
+// pourNumbered writes pieces with the numbers from 0 on until the client disconnects.
 func pourNumbered(conn net.Conn, piece func(i int) []byte) {
 	var many []byte
 	for i := 0; ; many = many[:0] {
@@ -212,8 +212,8 @@ var floods = []flood{
 
 var zkConns atomic.Int64
 
-// zkNames answers each request with as many names as a packet of 5 MB has room for, or of 1 MB: the client's bound is not
-// known here.
+// zkNames answers each request with as many names as fit into a packet of 5 MB, or of 1 MB: the fake does not
+// know the client's bound.
 func zkNames(conn net.Conn) {
 	if zkWelcome(conn) != nil {
 		return
@@ -374,7 +374,7 @@ func main() {
 	}
 }
 
-// measureFlood runs a client with a flood and returns its growth in MB: of what is in use, or of the process.
+// measureFlood runs a client with a flood and returns the growth in MB of its heap in use, or of its process.
 func measureFlood(f flood, used bool) (peak float64, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

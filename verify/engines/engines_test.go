@@ -1,5 +1,5 @@
-// Package engines generates the page about what the engines have in common and what they lack, from the code:
-// constructors, abilities, and errors against real servers.
+// Package engines generates the page that compares the engines, from the code: constructors, abilities, and
+// errors against real servers.
 package engines
 
 import (
@@ -311,7 +311,7 @@ func unusedAddr(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// roots are the errors by which callers decide what to do.
+// roots are the errors that callers test for.
 var roots = map[string]error{
 	"`ErrInvalid`": holdfast.ErrInvalid, "`ErrAuth`": holdfast.ErrAuth, "`ErrConfig`": holdfast.ErrConfig, "`ErrUnavailable`": holdfast.ErrUnavailable,
 }

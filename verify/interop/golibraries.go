@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ttl is longer than a run, so that no lock ends before its holder.
+// ttl is longer than a run, so that every lock outlasts its holder.
 const ttl = time.Minute
 
 // redsyncWorker uses redsync with its default pauses of 50 to 250 ms.

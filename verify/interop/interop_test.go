@@ -42,7 +42,8 @@ func TestNoLibraryLosesIncrementsOrStarves(t *testing.T) {
 			if r.Lost != 0 || r.Theirs.Locks != count {
 				t.Errorf("%d increments were lost, of %d and %d", r.Lost, r.Ours.Locks, r.Theirs.Locks)
 			}
-			// Most others retry a few times a second while Holdfast has hundreds of turns. Redisson is woken.
+			// Most other libraries retry a few times a second while Holdfast has hundreds of turns. Redisson is
+			// notified.
 			least := 100
 			if l.Format == redis.FormatRedisson {
 				least = 40
@@ -56,7 +57,7 @@ func TestNoLibraryLosesIncrementsOrStarves(t *testing.T) {
 
 var jvm sync.Mutex // guards the use of Java
 
-// skipUnlessRequired skips what this machine cannot run, unless everything is required.
+// skipUnlessRequired skips a program that this machine cannot run, unless everything is required.
 func skipUnlessRequired(t *testing.T, err error) {
 	t.Helper()
 	if errors.Is(err, foreign.ErrMissing) && os.Getenv("HOLDFAST_SERVERS_REQUIRED") == "" {

@@ -73,8 +73,8 @@ func secondWaits(t *testing.T, first, second *holdfast.Client) {
 	}
 }
 
-// TestReportEndsWithLease uses what only package memory has: nodes that stop, freeze, or lose their data
-// or their replies, while the others go on.
+// TestReportEndsWithLease uses the abilities of package memory: nodes that stop, freeze, or lose their data or
+// their replies, while the others continue.
 func TestReportEndsWithLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := memory.New(3)

@@ -64,7 +64,7 @@ func (s *setup) stepClient(w *world, c int, e quorum.Event) string {
 		m := message{kind: uint8(ask.Kind), id: uint8(ask.ID), epoch: ask.Epoch, round: cl.round, stage: w.stage}
 		m.marked, m.brief, m.restore, m.token = ask.Stamp != 0, ask.TTL == brief, ask.Restore, int32(ask.Token)
 		nd, gate := &w.nodes[ask.Node], session.Gate{Floor: s.leastToken(w, c, ask.Node)}
-		// A token of another lock may have shown that the counter is above the floor.
+		// A grant of another lock may have shown that the counter is above the floor.
 		gate.Above = !s.slot && !nd.wires[c].low && nd.lock.Fence >= gate.Floor-1
 		if gate.Prepare(&ask) != nil {
 			nd.wires[c].failures.push(m.failedAnswer())

@@ -44,7 +44,7 @@ func TestExploreFindsShortestPath(t *testing.T) {
 
 func TestExploreCountsDeadEnds(t *testing.T) {
 	t.Parallel()
-	// 0 to 3 have to jump to 6; nothing leads to 5 or 9.
+	// From 0 to 3 only the jump to 6 continues. No step leads to 5 or 9.
 	r := explore[int, int](stairWorld{forbidden: -1}, 100, true)
 	if r.states != 6 || !r.whole || r.stuck != 0 || r.timers != 1 {
 		t.Errorf("%+v", r)

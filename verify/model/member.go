@@ -32,7 +32,7 @@ type admissionRules struct {
 	half    bool          // a stage is half of a quarantine
 }
 
-// members has what nodes and clients remember about the admission of nodes.
+// members holds the records of nodes and clients about the admission of nodes.
 type members struct {
 	nodes   [maxNodes]memory
 	clients [maxClients][maxNodes]view
@@ -277,7 +277,7 @@ func (s *setup) isOpen(w *world, c, n int) bool {
 	return w.members == nil || w.members.clients[c][n].open
 }
 
-// onlyKeeps reports whether client c may keep its locks on node n but get no other lock there.
+// onlyKeeps reports whether client c may keep its locks on node n, but may not get other locks there.
 func (s *setup) onlyKeeps(w *world, c, n int) bool {
 	return w.members != nil && w.members.clients[c][n].stay
 }
@@ -433,8 +433,7 @@ func (s *setup) applyMember(w *world, m move) (broken string) {
 	return broken
 }
 
-// nodeVotes is the property that some rows search for: it shows that other rows do not pass because no node
-// ever votes.
+// nodeVotes is the property that some rows search for. It shows that some node votes in the other rows.
 const nodeVotes = "the node votes again"
 
 // normalizeMembers replaces irrelevant differences by one form.

@@ -18,10 +18,10 @@ func (r message) answerOf(kind uint8) message {
 	return message{kind: kind, of: r.kind, id: r.id, epoch: r.epoch, round: r.round, stage: r.stage, brief: r.brief}
 }
 
-// failedAnswer returns the event that r gets no answer.
+// failedAnswer returns the event of a request r without an answer.
 func (r message) failedAnswer() message { return r.answerOf(uint8(quorum.Failed)) }
 
-// asFailure returns the event that the answer r is lost.
+// asFailure returns the event of a lost answer r.
 func (r message) asFailure() message {
 	r.kind, r.marked, r.token = uint8(quorum.Failed), false, 0
 	return r
@@ -113,8 +113,8 @@ func (s *setup) mutateBefore(l quorum.Lock, ask *quorum.Ask) quorum.Lock {
 	return l
 }
 
-// mutateAfter changes the outcome to the outcome of a node without the rule. waits reports whether the client
-// believes that it has a place there.
+// mutateAfter changes the outcome to that of a node without the rule. waits reports whether the client believes
+// that it has a place there.
 func (s *setup) mutateAfter(now int64, waits bool, before quorum.Lock, l *quorum.Lock, ask *quorum.Ask, reply *quorum.Reply, woken *quorum.Wake) {
 	m := &s.mutant
 	if m.shortens && before.Owner == ask.Owner && l.Owner == ask.Owner && ask.Kind != quorum.AskCommit {
@@ -213,8 +213,8 @@ func (s *setup) rewindNode(w *world, n int) {
 	}
 }
 
-// promoteReplica makes another server take the place of a node, with the data that it had received. With the
-// gate it only keeps its locks, until all that the other server may have granted is over or was renewed on it.
+// promoteReplica replaces a node by another server, with the data that this server had received. With the gate
+// it only keeps its locks, until all possible grants of the other server are over or were renewed on it.
 func (s *setup) promoteReplica(w *world, n int) {
 	nd := &w.nodes[n]
 	nd.lock = nd.saved

@@ -189,8 +189,8 @@ type place struct {
 	holes map[string]string
 }
 
-// isHole reports whether a word of a mutant is a hole, _1 to _9, which matches any one identifier. Holes stand
-// for local names, so that a mutant survives their renaming.
+// isHole reports whether a word of a mutant is a placeholder, _1 to _9, which matches any one identifier.
+// Placeholders replace local names, so that a mutant survives their renaming.
 var isHole = regexp.MustCompile(`^_[0-9]$`).MatchString
 
 // findWords returns the places in p where the words match.
@@ -203,7 +203,7 @@ func (p *part) findWords(words []word) (found []place) {
 	return found
 }
 
-// matchWords compares words with a text. The same hole matches the same identifier everywhere.
+// matchWords compares words with a text. The same placeholder matches the same identifier everywhere.
 func matchWords(words, text []word) (holes map[string]string, ok bool) {
 	holes = make(map[string]string)
 	for i, w := range words {
@@ -221,7 +221,7 @@ func matchWords(words, text []word) (holes map[string]string, ok bool) {
 	return holes, true
 }
 
-// fillHoles replaces the holes in a text by their identifiers.
+// fillHoles replaces the placeholders in a text by their identifiers.
 func fillHoles(text string, holes map[string]string) string {
 	return wordOf.ReplaceAllStringFunc(text, func(w string) string { return cmp.Or(holes[w], w) })
 }

@@ -50,13 +50,13 @@ func (r row) survived() bool {
 	return slices.ContainsFunc(r.outcomes, func(o outcome) bool { return !o.killed })
 }
 
-// runKey returns the same text for suites that can share a run.
+// runKey returns a text that is equal for suites that can share a run.
 func (l *laboratory) runKey(s suite) (string, error) {
 	folder, err := l.code.home(s)
 	return strings.Join(append(append([]string{folder}, s.env...), s.flags...), " "), err
 }
 
-// checkHealthy runs the suites without a bug: a test that fails anyway, or does not run, proves nothing.
+// checkHealthy runs the suites without a bug: a test that then fails, or does not run, proves nothing.
 func (l *laboratory) checkHealthy(ctx context.Context, mutants []mutant) error {
 	begin := time.Now()
 	runs := make(map[string]suite)

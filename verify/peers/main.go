@@ -1,7 +1,7 @@
 //go:build linux
 
-// Peers makes the holder of each lock library lose its lock in the same ways, on real servers, and writes what the
-// library does into the table of docs/peers.md. Holdfast gets the same treatment.
+// Peers makes the holder of each lock library lose its lock in the same ways, on real servers, and writes the
+// library's reaction into the table of docs/peers.md. Holdfast gets the same treatment.
 //
 //	go run ./peers -md ../docs/peers.md        every library: ten minutes
 //	go run ./peers -only redsync,Curator       print the rows whose name has one of these texts

@@ -20,7 +20,7 @@ const (
 	key = "report"
 	// patience bounds the wait for a lock, an answer or a notice.
 	patience = 75 * time.Second
-	// settle is the time that a program gets before it is asked what it knows.
+	// settle is the delay before a program is asked for its state.
 	settle = time.Second
 )
 
@@ -380,7 +380,7 @@ func limitWait(ctx context.Context, s *stage) (string, error) {
 // time.
 const unansweredCount = 3
 
-// lockUnanswered makes the holder wait for a server that does not answer, and checks what is left when it
+// lockUnanswered makes the holder wait for a server that does not answer, and checks for leftovers when it
 // answers again.
 func (s *stage) lockUnanswered(ctx context.Context, o *outcome) (string, error) {
 	var longest, stays time.Duration
@@ -487,8 +487,8 @@ func (s *stage) findKey(ctx context.Context) (string, error) {
 	return keys[0], nil
 }
 
-// meetHoldfast adds the library's behaviour behind a lock of Holdfast, and behind a key of another type: a
-// hash like Redisson's for libraries with plain strings, and the other way round.
+// meetHoldfast adds the library's behavior behind a lock of Holdfast, and behind a key of another type: a hash
+// like Redisson's for libraries with plain strings, and a string for the others.
 func (s *stage) meetHoldfast(ctx context.Context, o *outcome, ours *holdfast.Client, name string) error {
 	lease, err := ours.Acquire(ctx, name, &holdfast.AcquireOptions{TTL: 5 * ttl}) // renewed until the release
 	if err != nil {

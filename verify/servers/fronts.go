@@ -66,8 +66,8 @@ func behindHAProxy(start starter, idle string) starter {
 	}
 }
 
-// placeOf returns the address of the server of a URL, as HAProxy writes it, and a function that returns the
-// URL for another address.
+// placeOf returns the address of the server in a URL, as HAProxy writes it, and a function that puts another
+// address into the URL.
 func placeOf(url string) (at string, address func(string) string) {
 	switch {
 	case strings.HasPrefix(url, "postgres:"):
@@ -186,7 +186,7 @@ backend_weight1 = 1
 	})
 }
 
-// lookalike is a program that takes the place of a server.
+// lookalike is a program that imitates a server.
 type lookalike struct {
 	url   string // URL of its locks; %s is its address
 	ports int    // number of further ports

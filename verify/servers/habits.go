@@ -21,7 +21,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/zkproc"
 )
 
-// repeatedAction repeats an operator's action on a service during the hammer.
+// repeatedAction repeats an operator's action on a service while workers use it.
 type repeatedAction struct {
 	name string // the action, in the plural
 	act  func(context.Context) error
@@ -45,8 +45,8 @@ func (h *repeatedAction) repeat(ctx context.Context, pause time.Duration) error 
 	}
 }
 
-// replacedMembers starts a cluster of etcd. Its habit replaces one member after another by an empty one at the
-// same addresses.
+// replacedMembers starts a cluster of etcd. Its habit replaces one member after another by an empty member at
+// the same addresses.
 func replacedMembers(h *repeatedAction) starter {
 	return func(ctx context.Context) (string, func() error, error) {
 		c, err := etcdproc.Start(ctx, 3)

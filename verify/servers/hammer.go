@@ -33,8 +33,8 @@ const (
 	killPause     = 2 * time.Second
 )
 
-// counter is a value that the holders of one lock increment. It rejects the tokens of earlier holders, also
-// for reads: a value that was read before a later holder came must not be written after it.
+// counter is a value that the holders of one lock increment. It rejects the tokens of earlier holders, also for
+// reads: a value that was read before a later holder entered must not be written afterwards.
 type counter struct {
 	mu      sync.Mutex
 	value   int
@@ -43,7 +43,7 @@ type counter struct {
 	tally
 }
 
-// tally has the counts of a run.
+// tally holds the counts of a run.
 type tally struct{ Acked, Value, Refused, Repeated, Disorder int }
 
 // enterHolder admits a holder and returns the value to increment; ok is false for the token of an earlier
@@ -86,7 +86,7 @@ func (c *counter) removeVisitor(visitor int) {
 	delete(c.inside, visitor)
 }
 
-// lostIncrements returns the number of acknowledged increments that the value lacks.
+// lostIncrements returns the number of acknowledged increments that are missing from the value.
 func (t tally) lostIncrements() int { return t.Acked - t.Value }
 
 func (t tally) String() string {

@@ -47,7 +47,7 @@ const (
 	frontVariable     = "HOLDFAST_FRONT_SERVER" // a program before the server, or in its place
 )
 
-// row is one line of the table: a server, and what stands before it.
+// row is one line of the table: a server, and the proxy or pooler in front of it.
 type row struct {
 	name    string
 	needs   []need
@@ -191,7 +191,7 @@ func databaseRows() []*row {
 	}
 }
 
-// habitRow returns the row of a server with a habit during the hammer.
+// habitRow returns the row of a server with a repeated action of its operator.
 func habitRow(name string, server need, done string, start func(*repeatedAction) starter) *row {
 	h := &repeatedAction{name: done}
 	return &row{name: name, needs: []need{server}, start: start(h), habit: h}
@@ -271,7 +271,7 @@ func startZooKeeper(ctx context.Context) (string, func() error, error) {
 	return "zk://" + strings.Join(e.Addrs(), ",") + "/locks", e.Stop, nil
 }
 
-// guardedDatabase is the current row's database, without what stands before it.
+// guardedDatabase is the current row's database, without a proxy or pooler.
 var guardedDatabase struct {
 	dialect     sqlfence.Dialect
 	driver, dsn string

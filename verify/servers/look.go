@@ -113,7 +113,7 @@ func checkExclusion(ctx context.Context, clients []*holdfast.Client) (string, er
 }
 
 // queueUp checks that two waiters are served in order of arrival. The second begins to wait once the service
-// has the first.
+// shows the first.
 func queueUp(ctx context.Context, clients []*holdfast.Client) (string, error) {
 	const key = "servers:order"
 	holder, err := clients[0].Acquire(ctx, key, shortLease)

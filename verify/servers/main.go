@@ -1,7 +1,7 @@
 //go:build linux
 
-// Servers runs Holdfast on the servers that tools/servers fetches, also behind proxies and poolers, and on servers that
-// only look alike, and writes the results into the table of docs/servers.md.
+// Servers runs Holdfast on the servers that tools/servers fetches, also behind proxies and poolers, and on
+// servers that only imitate them, and writes the results into the table of docs/servers.md.
 //
 //	go run ./servers -md ../docs/servers.md         every row; the servers are fetched first
 //	go run ./servers -only mysql-9.7.4              print only the rows of this server
@@ -183,7 +183,8 @@ func (r *result) isRejected() bool {
 	return r.cells["locks"] != "yes" && r.cells["locks"] != ""
 }
 
-// noteFailure notes the error of a step, in the server's and our own words, and prints all of it.
+// noteFailure records the error of a step for the table, in the words of the server and of Holdfast, and prints
+// it whole.
 func (r *result) noteFailure(column string, err error) {
 	r.bad = append(r.bad, column)
 	r.cells[column] = shortenError(err.Error())
@@ -198,7 +199,8 @@ var (
 	address = regexp.MustCompile(`127\.0\.0\.1:\d+(,127\.0\.0\.1:\d+)* `)
 )
 
-// shortenError makes an error fit into a cell: it drops what led to the cause and the addresses of this run, and cuts the end.
+// shortenError makes an error fit into a cell: it drops everything before the cause and the addresses of this
+// run, and truncates the end.
 func shortenError(text string) string {
 	text = origin.ReplaceAllString(strings.Join(strings.Fields(text), " "), "")
 	text = address.ReplaceAllString(text, "")

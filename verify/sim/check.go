@@ -78,8 +78,8 @@ func (w *world) checkTokens(k *key) {
 	}
 }
 
-// checkLooks checks that no reader of a lock takes an earlier grant's token for its holder's. If a holder's
-// lock is set again late, after a later grant, that holder is over.
+// checkLooks checks that no reader of a lock takes an earlier grant's token for its holder's. If an earlier
+// holder's lock is set again after a later grant, that holder does not count.
 func (w *world) checkLooks(k *key) {
 	asked := w.rng.Perm(len(w.nodes))
 	for most := quorum.Majority(len(asked)); most <= len(asked); most++ {
@@ -141,7 +141,7 @@ func (w *world) checkOverlap(k *key) {
 }
 
 // checkRecovery records how long a key with waiters was free after the last fault, beyond the TTL of a dead
-// holder's lock. That the wait ends at all is P5, which run checks.
+// holder's lock. P5, the end of each wait, is checked by run.
 func (w *world) checkRecovery(k *key) {
 	if w.cfg.Class.Has(Wipe) || w.cfg.Class.Has(Older) {
 		return // a quarantine may come in between

@@ -207,7 +207,7 @@ var outcomeNames = [...]string{
 	quorum.Lost: "lost", quorum.Released: "released", quorum.NotReleased: "not released",
 }
 
-// setAlarm schedules a Tick for when the claim wants one. The holder times the rounds of a held lock.
+// setAlarm schedules a Tick at the claim's next Alarm. The holder times the rounds of a held lock.
 func (cl *claim) setAlarm(now int64) {
 	alarm := cl.st.Alarm()
 	if cl.st.Phase == quorum.Held {

@@ -60,7 +60,7 @@ var (
 // Classes is the table of fault classes.
 //
 // Tokens stay in order whatever clocks do, as long as no counter is lost. A node that forgets loses its
-// counter; then the clients' clocks replace it, as far as they agree.
+// counter. The clients' clocks then replace the counter, if they agree.
 var Classes = []Class{
 	{"calm", nil, all},
 	{"network", network, all},

@@ -13,8 +13,8 @@ const (
 	maxRedial = 200 * ms // shorter than in a program, because faults are frequent here
 )
 
-// link is one client's link to one node. A broken link is dialled again; each connection is a generation.
-// Package session decides what goes over it, as in a program.
+// link is one client's link to one node. A broken link is dialed again, and each connection is a generation.
+// Package session decides about its requests, as in a program.
 type link struct {
 	w *world
 	c *client
@@ -41,7 +41,7 @@ type link struct {
 	ledger session.Ledger[*key]
 }
 
-// brokenRequests is the fate of the requests on a broken connection.
+// brokenRequests decides what happens to the requests on a broken connection.
 type brokenRequests struct {
 	at   int64 // time of their execution
 	most int   // number of requests that are executed
@@ -161,8 +161,8 @@ func (l *link) silentTime() int64 {
 	return l.w.now - max(l.away[0].began, l.heard)
 }
 
-// canSpare reports whether the client is better off without an answer to r: it makes one attempt, or the other
-// nodes suffice.
+// canSpare reports whether the client can do without an answer to r: it makes one attempt, or the other nodes
+// suffice.
 func (l *link) canSpare(r *request) bool {
 	if st := &r.claim.st; st.Phase == quorum.Seeking && st.Stamp == 0 && !st.Adopts {
 		return true
@@ -176,7 +176,7 @@ func (l *link) canSpare(r *request) bool {
 	return well >= quorum.Majority(len(l.c.links))
 }
 
-// watchSilence makes the client check the connection at intervals while requests are pending, and leave it if
+// watchSilence makes the client check the connection at intervals while requests are pending, and disconnect if
 // the node is silent.
 func (l *link) watchSilence() {
 	if l.looks == l.gen {
@@ -209,7 +209,7 @@ func (l *link) watchSilence() {
 	})
 }
 
-// errReplaced ends a connection beside which the client has opened another one.
+// errReplaced ends a connection that another one has replaced.
 var errReplaced = errors.New("another connection is open")
 
 func (l *link) failRequest(r *request, unsent bool) {

@@ -16,9 +16,9 @@ const (
 	maxRegain   = 20 // TTLs until the holder has a returned node again
 )
 
-// RunOutages runs one seed in which a holder keeps a lock while each node in turn is away for longer than the
-// TTL: suspended, or restarted with or without its data. An outage begins when the holder has all nodes.
-// Others wait for the lock or try, and take it wherever it is free. The lease must survive all of it.
+// RunOutages runs one seed in which a holder keeps a lock while each node in turn is down for longer than the
+// TTL: suspended, or restarted with or without its data. An outage begins when the holder has all nodes. Others
+// wait for the lock or try, and take it wherever it is free. The lease must survive all of it.
 func RunOutages(seed uint64, rules Rules, log io.Writer) Report {
 	w := &world{cfg: Config{Seed: seed, Class: outages, Rules: rules, Log: log}, rng: rand.New(rand.NewPCG(seed, 0x6f757461676573))}
 	n := []int{3, 3, 5}[w.rng.IntN(3)]
@@ -40,7 +40,7 @@ func RunOutages(seed uint64, rules Rules, log io.Writer) Report {
 	return w.report
 }
 
-// afterEveryRun is later than the end of a run.
+// afterEveryRun is a time after the end of every run.
 const afterEveryRun = int64(1) << 60
 
 // startOutageWorker starts a worker that acquires the lock and keeps it through all outages.
@@ -62,7 +62,7 @@ func (c *client) startOutageWorker() {
 }
 
 // surviveOutages causes one outage after another, of the nodes in order, each when the holder has all nodes;
-// then it releases. last is the node that was away last, and back the time of its return.
+// then it releases. last is the node that was down last, and back the time of its return.
 func (wk *worker) surviveOutages(order []int, last *node, back int64) {
 	w := wk.c.w
 	if wk.grant == nil { // it was lost, and that was recorded
@@ -85,7 +85,7 @@ func (wk *worker) surviveOutages(order []int, last *node, back int64) {
 	}
 }
 
-// takeNodeDown takes n away for longer than the TTL.
+// takeNodeDown takes n down for longer than the TTL.
 func (wk *worker) takeNodeDown(n *node, order []int) {
 	w := wk.c.w
 	kind := outages.Faults[w.rng.IntN(len(outages.Faults))]

@@ -75,7 +75,7 @@ func (r *Record) addStep(w *world, s Step) int {
 	return len(r.Steps) - 1
 }
 
-// recordExecution records the change that n has made to the lock before.
+// recordExecution records how n changed the lock since before.
 func (n *node) recordExecution(before, after quorum.Lock, s Step) int {
 	if n.w.cfg.Record == nil {
 		return 0
@@ -124,8 +124,8 @@ func (cl *claim) recordStart() {
 	cl.c.w.cfg.Record.addStep(cl.c.w, Step{Kind: Begins, Owner: cl.owner, From: cl.from, Stamp: cl.st.Stamp})
 }
 
-// recordEvent records the effect of an event on a claim: before and owner are from before it, fresh means that
-// the claim has a new owner since.
+// recordEvent records the effect of an event on a claim. before and owner are the values before the event.
+// fresh means that the claim has a new owner since then.
 func (cl *claim) recordEvent(before *quorum.Claim, owner string, fresh bool, e *quorum.Event, do *quorum.Actions, r *request) {
 	w, rec, st := cl.c.w, cl.c.w.cfg.Record, &cl.st
 	if rec == nil {
@@ -166,8 +166,8 @@ func (cl *claim) recordEvent(before *quorum.Claim, owner string, fresh bool, e *
 	}
 }
 
-// recordActions records the next actions of a claim: same means that its owner is unchanged, held that it has
-// the lease.
+// recordActions records the next actions of a claim. same means that its owner is unchanged, and held that it
+// has the lease.
 func (cl *claim) recordActions(e *quorum.Event, do *quorum.Actions, same, held bool, add func(Step)) {
 	st := &cl.st
 	if do.Commit != 0 && same && st.Phase == quorum.Seeking && cl.rec.chosen != st.Token {

@@ -207,7 +207,7 @@ func TestLeaseSurvivesOutages(t *testing.T) {
 		time.Duration(sum.recovery[len(sum.recovery)*99/100]), time.Duration(sum.recovery[len(sum.recovery)-1]))
 }
 
-// Without restored locks the lease ends, or has lost a node for good.
+// Without restored locks, the lease ends or has lost a node for good.
 func TestRestoredLocksKeepLeaseThroughOutages(t *testing.T) {
 	t.Parallel()
 	broken := 0

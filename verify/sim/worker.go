@@ -273,7 +273,7 @@ type store struct {
 	lost  int // lost updates
 }
 
-// claimWrite returns the value that a write starts from. ok is false for a late holder.
+// claimWrite returns the value on which a write builds. ok is false for a late holder.
 func (s *store) claimWrite(token int64, owner string) (value int64, ok bool) {
 	if token < s.token || token == s.token && owner != s.owner {
 		return 0, false

@@ -30,7 +30,7 @@ const (
 	cells      = bundleCell + 3
 )
 
-// cell has, for one lock, the end of its last holder's trust (0 once the holder has left) and the highest
+// cell holds, for one lock, the end of its last holder's trust (0 once the holder has left) and the highest
 // token.
 type cell struct{ until, token atomic.Int64 }
 

@@ -36,7 +36,7 @@ const (
 	patience = 30 * time.Second // longer than any fault
 )
 
-// order has the settings of a client process.
+// order holds the settings of a client process.
 type order struct {
 	Name  string        `json:"name"` // unique name of the process
 	URL   string        `json:"url"`
@@ -46,7 +46,7 @@ type order struct {
 	Pause time.Duration `json:"pause"` // mean pause of each other worker between two turns
 }
 
-// state has the counts of a client process.
+// state holds the counts of a client process.
 type state struct {
 	Granted    int64  `json:"granted"`
 	HandedOver int64  `json:"handed_over"` // after a wait, by the service or inside the process
@@ -279,7 +279,7 @@ func (s *soaker) takeNewName(ctx context.Context) {
 	s.granted.Add(1)
 }
 
-// giveUpSoon gives up soon.
+// giveUpSoon waits for a lock with a short timeout.
 func (s *soaker) giveUpSoon(ctx context.Context) {
 	wait, cancel := context.WithTimeout(ctx, rand.N(50*time.Millisecond))
 	defer cancel()

@@ -19,7 +19,7 @@ type figure struct {
 
 const mb = 1 << 20
 
-// figures are in the order of the report. The client is the one that lives through the run.
+// figures are in the order of the report. The client in the report is the one that runs from start to end.
 var figures = []figure{
 	{"client heap", true, .15, 1 * mb},
 	{"client rss", true, .2, 8 * mb},
@@ -42,7 +42,7 @@ var figures = []figure{
 	{"console files", false, .25, 5},
 }
 
-// curve has the values of one figure over time, in hours since the start of the run.
+// curve holds the values of one figure over time, in hours since the start of the run.
 type curve struct{ at, values []float64 }
 
 func (c *curve) addPoint(at, value float64) {

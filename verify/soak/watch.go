@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// plan has the settings of a run.
+// plan holds the settings of a run.
 type plan struct {
 	length    time.Duration
 	engines   []engine
@@ -36,7 +36,7 @@ func relayShape(rate float64) (names int, beat time.Duration) {
 	return names, time.Duration(float64(names) / rate * float64(time.Second))
 }
 
-// sample has the figures at one time.
+// sample holds the figures at one time.
 type sample struct {
 	Hours   float64            `json:"hours"`
 	Figures map[string]float64 `json:"figures"`

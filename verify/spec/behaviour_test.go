@@ -47,7 +47,7 @@ func firstRuns(n int, g group, rules sim.Rules) []recordedRun {
 	return runs
 }
 
-// runsThatDiffer returns runs of a group that change without the rules in off.
+// runsThatDiffer returns runs of a group that change if the rules in off are disabled.
 func runsThatDiffer(n int, g group, off sim.Rules, from uint64) []recordedRun {
 	var runs []recordedRun
 	for seed := from; len(runs) < n && seed < from+100; seed++ {

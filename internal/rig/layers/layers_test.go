@@ -33,7 +33,7 @@ type layer struct {
 	paths []string // folders below the root of the project, with their subfolders
 }
 
-// picture has the layers and arrows of the page.
+// picture holds the layers and arrows of the page.
 type picture struct {
 	layers  []layer // from the top
 	imports map[[2]string]bool

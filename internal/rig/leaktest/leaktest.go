@@ -15,11 +15,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/tempo"
 )
 
-// patience allows for what ends a little after the last test: a connection that is being closed, a child that
-// is being reaped.
+// patience allows for goroutines and connections that end a little after the last test, such as a child that is
+// being reaped.
 const patience = 10 * time.Second
 
-// keptGoroutine is the goroutine that is meant to stay: it starts child processes, which die with its thread.
+// keptGoroutine names the goroutine that may remain: it starts child processes, which die with its thread.
 const keptGoroutine = "/internal/rig/child.init.func"
 
 // ownPackages are the import paths of code whose goroutines count. The runtime and the testing package start and end

@@ -235,7 +235,7 @@ func TestTableHasEveryMessage(t *testing.T) {
 	}
 }
 
-// compareLines returns the lines that only the second text has, and the lines that only the first has.
+// compareLines returns the lines that only the second text has, and the lines that only the first text has.
 func compareLines(then, now []byte) (added, removed []string) {
 	count := make(map[string]int)
 	for line := range strings.Lines(string(then)) {

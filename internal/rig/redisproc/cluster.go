@@ -90,7 +90,7 @@ func (c *Cluster) joinServers(ctx context.Context) error {
 	return c.Await(ctx)
 }
 
-// introduce makes each server known to the first one, and through it to all.
+// introduce makes each server known to the first one, and through it to all servers.
 func (c *Cluster) introduce() error {
 	host, port, _ := net.SplitHostPort(c.Servers[0].Addr())
 	for _, s := range c.Servers[1:] {
@@ -128,7 +128,7 @@ func (c *Cluster) Await(ctx context.Context) error {
 	return retryUntilDone(ctx, func() error { return errors.Join(c.introduceForgotten(), c.agree()) })
 }
 
-// agree returns an error while c does not fulfil what Await waits for.
+// agree returns an error until c fulfills the conditions of Await.
 func (c *Cluster) agree() error {
 	var views []string
 	for _, s := range c.Servers {
@@ -263,7 +263,7 @@ func (c *Cluster) Move(from, to *Server, pause func(), slots ...int) error {
 				return err
 			}
 		}
-		// The new owner first, because the old one still redirects requests for missing keys to it.
+		// The new owner comes first, because the old one still redirects requests for missing keys to it.
 		for _, s := range append([]*Server{to, from}, c.Masters()...) {
 			if _, err := s.Do("CLUSTER", "SETSLOT", number, "NODE", target); err != nil && (s == to || s == from) {
 				return err // another one may just have become a replica

@@ -1,7 +1,7 @@
 // Package tempo gives tests on a slow machine more time. When a test program starts, the package measures how
 // slow the machine is, and multiplies the time-outs of internal/pace by that factor. Virtual time is exact, so
-// its factor is 1. While the program runs, the package records when the machine stands still, so that
-// tools/rerun can distinguish a stall from a fault.
+// its factor is 1. While the program runs, the package records stalls of the machine, so that tools/rerun can
+// distinguish a stall from a fault.
 package tempo
 
 import (
@@ -26,8 +26,8 @@ const (
 	tick = 50 * time.Millisecond
 )
 
-// stallTime returns the delay of a tick from which on the machine counts as having stood still: the shortest
-// time after which the product blames a node.
+// stallTime returns the delay of a tick that counts as a stall of the machine: the shortest time after which
+// the product blames a node.
 func stallTime() time.Duration { return pace.OverdueTime() }
 
 // Start sets the factor of this test program, and begins to report stalls on standard error. stop ends that.
@@ -78,7 +78,7 @@ func setFactor(f float64) {
 // isVirtual reports whether now belongs to a synctest bubble, whose time begins in the year 2000.
 func isVirtual(now time.Time) bool { return now.Year() < 2020 }
 
-// watchStalls writes a line to out whenever this process stood still, until quit is closed.
+// watchStalls writes a line to out for each stall of this process, until quit is closed.
 func watchStalls(out io.Writer, quit <-chan struct{}) {
 	t := time.NewTicker(tick)
 	defer t.Stop()

@@ -314,8 +314,8 @@ func (s *source) timedVariables(body ast.Node) map[string]bool {
 	return names
 }
 
-// isUpperBound reports whether a condition tests that a time is too long. A time that is too short says
-// nothing about the machine.
+// isUpperBound reports whether a condition tests that a time is too long. A time that is too short does not
+// depend on the machine.
 func isUpperBound(n *ast.IfStmt, timed map[string]bool) bool {
 	isTime := func(n ast.Node) bool {
 		name, ok := n.(*ast.Ident)

@@ -1,5 +1,5 @@
-// Migration brings the schema of a database up to date when a program starts. Where many instances start at once, one does it,
-// and the others wait until it is done.
+// Migration brings the schema of a database up to date when a program starts. If many instances start at once,
+// one of them migrates and the others wait for it.
 //
 //	HOLDFAST_BACKEND=redis://localhost:6379 DATABASE_URL=postgres://localhost/shop go run .
 package main
@@ -20,7 +20,7 @@ import (
 	_ "github.com/holdfast-go/holdfast/redis" // redis:// and related URLs
 )
 
-// steps are the schema. Append new ones. Each runs in a transaction, so it runs once or not at all.
+// steps hold the schema. Append new ones. Each runs in a transaction, so it runs once or not at all.
 var steps = []string{
 	`CREATE TABLE customer (id bigint PRIMARY KEY, name text NOT NULL)`,
 	`ALTER TABLE customer ADD COLUMN email text`,
@@ -79,7 +79,7 @@ func migrateSchema(ctx context.Context, locks *holdfast.Client, db *sql.DB, step
 	})
 }
 
-// runStep runs the first step that the database lacks. done reports that it lacks none.
+// runStep runs the first step that the database lacks. done reports that the database has all steps.
 func runStep(ctx context.Context, tx *sql.Tx, steps []string) (done bool, err error) {
 	if _, err := tx.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS schema_step (number int PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())`); err != nil {
 		return false, err

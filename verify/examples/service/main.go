@@ -85,8 +85,8 @@ func run(ctx context.Context, listener net.Listener, backend, database, provider
 	time.Sleep(notice)
 	grace, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	// Requests end first, because they need the locks. A request that outlasts grace loses its lease, and its
-	// context ends.
+	// Requests end first, because they need the locks. A request that takes longer than grace loses its lease,
+	// and its context ends.
 	return errors.Join(server.Shutdown(grace), locks.Shutdown(grace))
 }
 

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
-// machine leads until its context ends, and counts the leaders.
+// machine stands for one machine. It leads until its context ends, and counts the leaders.
 type machine struct {
 	leading *atomic.Int32
 	began   chan *holdfast.Lease

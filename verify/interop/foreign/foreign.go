@@ -91,7 +91,7 @@ func Program(ctx context.Context, language, name string, args ...string) (*exec.
 	return cmd, nil
 }
 
-// workers are the programs of each language that work under a lock.
+// workers lists the programs of each language that work under a lock.
 var workers = map[string]string{"python": "worker.py", "node": "worker.cjs", "java": "Worker"}
 
 // Workers are the workers of one program.
@@ -152,7 +152,7 @@ func (w *Workers) readLines(lines *bufio.Reader) {
 	}
 }
 
-// Run makes all workers do their part and returns their results.
+// Run makes all workers increment the counter and returns their results.
 func (w *Workers) Run() (locks int, longest time.Duration, err error) {
 	if _, err := io.WriteString(w.in, "go\n"); err != nil {
 		return 0, 0, err

@@ -28,7 +28,7 @@ func main() {
 	}
 }
 
-// elsewhere is the config of a whole Kubernetes API server, which informers would use. There is none.
+// elsewhere replaces the config of a whole Kubernetes API server, which informers would use.
 const elsewhere = `apiVersion: v1
 kind: Config
 clusters: [{name: none, cluster: {server: "http://127.1.2.3:1"}}]

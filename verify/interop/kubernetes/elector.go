@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Elector has workers that lead by leaderelection of client-go: elector PORT KEY TTL WORKERS. See verify/peers/worker.go for the
-// protocol. Its times stand to one another as the usual ones of 15, 10 and 2 s.
+// Elector has workers that lead by leaderelection of client-go: elector PORT KEY TTL WORKERS. See
+// verify/peers/worker.go for the protocol. Its times have the usual ratio of 15, 10 and 2 s.
 package main
 
 import (
