@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/election"
@@ -27,39 +26,51 @@ func leadersFollowInTurn(b *bench) {
 	watcher := b.newClient()
 	looking, stop := context.WithCancel(b.Context())
 	defer stop()
-	seen := make(chan election.Leader)
-	var watching sync.WaitGroup
-	watching.Go(func() { b.observeLeaders(looking, watcher, "k", seen) })
-	var mu sync.Mutex // guards last
+	var mu sync.Mutex // guards the fields below
+	seen := make(map[holdfast.Token]election.Leader)
 	var last holdfast.Token
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		b.observeLeaders(looking, watcher, "k", func(l election.Leader) {
+			mu.Lock()
+			defer mu.Unlock()
+			seen[l.Term] = l
+		})
+	})
 	all := b.newClients(candidates)
 	runTogether(candidates, func(i int) {
-		var term *election.Leadership
 		value := fmt.Sprintf("10.0.0.%d:8080", i)
-		err := b.retryLate(func() (err error) {
-			term, err = election.Campaign(b.contextInTime(), all[i], "k", value, &holdfast.AcquireOptions{TTL: b.long})
-			return err
+		err := b.retryLate(func() error {
+			term, err := election.Campaign(b.contextInTime(), all[i], "k", value, &holdfast.AcquireOptions{TTL: b.long})
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			if term.Term() <= last {
+				b.Errorf("term %d after %d", term.Term(), last)
+			}
+			last = term.Term()
+			mu.Unlock()
+			var leader election.Leader
+			b.eventually(fmt.Sprintf("the leader of term %d is observed", term.Term()), func() bool {
+				mu.Lock()
+				defer mu.Unlock()
+				leader = seen[term.Term()]
+				return leader.Term != 0 || term.Context().Err() != nil
+			})
+			if leader.Term == 0 {
+				return context.Cause(term.Context())
+			}
+			if leader.Value != value || leader.Holder.PID == 0 {
+				b.Errorf("observed %+v, want the value %q", leader, value)
+			}
+			if err := term.Resign(b.Context()); err != nil && !b.isStall(err) {
+				b.Errorf("Resign() = %v", err)
+			}
+			return nil
 		})
 		if err != nil {
 			b.Errorf("Campaign() = %v", err)
-			return
-		}
-		mu.Lock()
-		if term.Term() <= last {
-			b.Errorf("term %d after %d", term.Term(), last)
-		}
-		last = term.Term()
-		mu.Unlock()
-		select {
-		case leader := <-seen:
-			if leader.Term != term.Term() || leader.Value != value || leader.Holder.PID == 0 {
-				b.Errorf("observed %+v, want term %d and %q", leader, term.Term(), value)
-			}
-		case <-time.After(b.patience):
-			b.Errorf("the leader of term %d was not observed", term.Term())
-		}
-		if err := term.Resign(b.Context()); err != nil && !b.isStall(err) {
-			b.Errorf("Resign() = %v", err)
 		}
 	})
 	stop()
@@ -67,17 +78,14 @@ func leadersFollowInTurn(b *bench) {
 	b.checkCleared()
 }
 
-// observeLeaders sends each leader that an observer sees to seen, until ctx ends.
-func (b *bench) observeLeaders(ctx context.Context, c *holdfast.Client, key string, seen chan<- election.Leader) {
+// observeLeaders calls seen with each leader that an observer sees, until ctx ends.
+func (b *bench) observeLeaders(ctx context.Context, c *holdfast.Client, key string, seen func(election.Leader)) {
 	for leader, err := range election.Observe(ctx, c, key) {
 		switch {
 		case errors.Is(err, election.ErrTermDecreased):
 			b.Error(err)
 		case err == nil && leader.Term != 0:
-			select {
-			case seen <- leader:
-			case <-ctx.Done():
-			}
+			seen(leader)
 		}
 	}
 }
