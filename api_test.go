@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// TestPublicTypesHaveNamesInThisPackage walks all exported types: their methods, fields, arguments and
+// TestDriverTypesHaveAliases walks all exported types: their methods, fields, arguments and
 // results. Each type of package driver that it meets needs an alias in this package.
 func TestDriverTypesHaveAliases(t *testing.T) {
 	t.Parallel()
