@@ -121,7 +121,7 @@ func (d *Driver) lookUp(ctx context.Context, name string) (l waitQueue, err erro
 	return l, err
 }
 
-// waitQueue decodes the queue from the children of a folder.
+// waitQueueOf decodes the queue from the children of a folder.
 func (d *Driver) waitQueueOf(folder string, all *request) (l waitQueue, err error) {
 	switch {
 	case errors.Is(all.err, codeNoNode):

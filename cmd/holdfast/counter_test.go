@@ -156,7 +156,7 @@ func runsFinishInOrder(t *testing.T, nodes int) {
 	}
 }
 
-// queuedWaiters returns the number of waiters that one server has in the lock's queue.
+// queueLength returns the number of waiters that one server has in the lock's queue.
 func queueLength(s *redisproc.Server, lock string) int64 {
 	reply, err := s.Do("ZCOUNT", "holdfast:queue:{lock:"+lock+"}", "(0", "+inf")
 	n, ok := reply.(int64)
