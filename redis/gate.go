@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -269,7 +270,7 @@ func (g *gate) checkSteps(ctx context.Context, n *node, l *resp.Conn, rep *repor
 			return err
 		}
 		unfit = errUnreadableAnswer // if reading an answer panics, or l breaks, later answers cannot be matched to requests
-		known, unfit = server.CheckSteps(l, other, g.opts.probeKeys(n.engine.Client()+n.place.Tag()))
+		known, unfit = server.CheckSteps(l, other, g.opts.probeKeys(n.engine.Client()+"."+rand.Text()+n.place.Tag()))
 		return nil
 	})
 	restart()

@@ -93,32 +93,53 @@ func (w *WakeFaults) Try(l *resp.Conn, f *format.Format, lock engine.Lock, clien
 
 // CheckSteps returns an error if scripts of the server are not atomic, or its errors undo the writes of a
 // script. known is false if the server has not shown it, for example because its memory is full. All commands
-// sent over l have been answered; other is another connection. No other client has the lock.
+// sent over l have been answered; other is another connection. No other check, not even an earlier one of this
+// client, uses the keys of lock.
 func CheckSteps(l, other *resp.Conn, lock engine.Lock) (known bool, err error) {
+	for range stepTries {
+		tried, known, err := trySteps(l, other, lock)
+		if tried || err != nil {
+			return known, err
+		}
+	}
+	return false, nil
+}
+
+// stepTries bounds the tries at a script while no command of the other connection comes after its begin.
+const stepTries = 3
+
+// trySteps runs the script of CheckSteps once. tried is false unless the server has received the command of the
+// other connection after the begin of the script: the command may have come before, or have reached another server.
+func trySteps(l, other *resp.Conn, lock engine.Lock) (tried, known bool, err error) {
+	// The server reads the key at once after the script. Later it may have expired.
 	batch := resp.AppendCommand(nil, "SCRIPT", "LOAD", wire.Step.Text)
-	if _, err := l.Write(resp.AppendCommand(batch, "EVALSHA", wire.Step.SHA, "2", lock.Key, lock.Queue)); err != nil {
-		return false, err
+	batch = resp.AppendCommand(batch, "EVALSHA", wire.Step.SHA, "2", lock.Key, lock.Queue)
+	if _, err := l.Write(resp.AppendCommand(batch, "GET", lock.Key)); err != nil {
+		return false, false, err
 	}
-	other.Do([]string{"SET", lock.Queue, "probe", "PX", "1000"}) // while the script runs
-	if _, err := l.ReadValue(); err != nil {
-		return false, err
+	other.Do([]string{"SET", lock.Queue, "probe", "PX", "10000"}) // while the script runs
+	var replies [3]resp.Value
+	for i := range replies {
+		if replies[i], err = l.ReadValue(); err != nil {
+			return false, false, err
+		}
 	}
-	v, err := l.ReadValue()
-	if err != nil {
-		return false, err
-	}
-	interleaved, failed := string(v.Text) == "INTERLEAVED", v.IsError() && strings.Contains(string(v.Text), "not an integer")
-	values, err := l.Do([]string{"GET", lock.Key}, []string{"DEL", lock.Key, lock.Queue})
+	said, written := replies[1], replies[2]
+	interleaved, failed := string(said.Text) == "INTERLEAVED", said.IsError() && strings.Contains(string(said.Text), "not an integer")
+	values, err := l.Do([]string{"GET", lock.Queue}, []string{"DEL", lock.Key, lock.Queue})
 	switch {
 	case err != nil:
-		return false, err
+		return false, false, err
 	case interleaved:
-		return true, UnfitError("give Redis or Valkey; where a setting lets scripts run beside other commands, turn it off",
+		return true, true, UnfitError("give Redis or Valkey; where a setting lets scripts run beside other commands, turn it off",
 			"its scripts are not atomic: it executed a command of another client in the middle of one, and so would give one lock to two clients")
-	case failed && values[0].Null:
-		return true, UnfitError("give Redis or Valkey", "it has lost what a script wrote before an error")
+	case failed && written.Null:
+		return true, true, UnfitError("give Redis or Valkey", "it has lost what a script wrote before an error")
+	case !failed || string(written.Text) != "probe":
+		return true, false, nil
 	}
-	return failed && string(values[0].Text) == "probe", nil
+	after := string(values[0].Text) == "probe"
+	return after, after, nil
 }
 
 // Subscribe checks whether a subscribed connection still carries requests, and confirms in order with the
