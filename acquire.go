@@ -94,7 +94,7 @@ func (c *Client) acquireHold(ctx context.Context, key string, k kind, opts *Acqu
 	if h, err := c.nestHold(ctx, outer, key, k, opts); h != nil || err != nil {
 		return h, err
 	}
-	a := &holder.Call{Options: o.forKeeper(), Wait: ctx, Outer: outer, Key: key, Kind: k, NoWait: once}
+	a := &holder.Call{Options: o.keeperOptions(), Wait: ctx, Outer: outer, Key: key, Kind: k, NoWait: once}
 	if o.Wait > 0 && !once {
 		var cancel context.CancelFunc
 		a.Wait, cancel = context.WithTimeout(ctx, o.Wait)

@@ -60,7 +60,7 @@ func (c *Client) Adopt(ctx context.Context, key, owner string, token Token, opts
 	if !driver.IsAdoptable(owner) {
 		return nil, holder.ErrNotAdoptable
 	}
-	a := &holder.Call{Options: o.forKeeper(), Wait: ctx, Outer: holder.FromContext(ctx), Key: key}
+	a := &holder.Call{Options: o.keeperOptions(), Wait: ctx, Outer: holder.FromContext(ctx), Key: key}
 	return c.newLease(c.keeper.Run(ctx, a, func() (*holder.Hold, error) {
 		grant, first := driver.GrantOf(owner, token)
 		return a.Adopt(adopter, driver.Grant{Key: key, Owner: grant, Token: first, TTL: o.TTL})

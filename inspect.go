@@ -141,20 +141,20 @@ func (c *Client) ForceRelease(ctx context.Context, key string, token Token, reas
 	case err != nil && !errors.Is(err, ErrUnconfirmed):
 		return err
 	case !done:
-		return foreignTokenError(token)
+		return unknownTokenError(token)
 	}
 	c.keeper.EndForced(key, token, reason)
 	return err
 }
 
-// foreignTokenError rejects a token that does not belong to the present holder.
-type foreignTokenError Token
+// unknownTokenError rejects a token that does not belong to the present holder.
+type unknownTokenError Token
 
-func (t foreignTokenError) Error() string {
+func (t unknownTokenError) Error() string {
 	return fmt.Sprintf("token %d does not belong to the present holder; nothing was released", Token(t))
 }
 
-func (foreignTokenError) Is(target error) bool { return target == ErrLost }
+func (unknownTokenError) Is(target error) bool { return target == ErrLost }
 
 // addLocalWaiters adds the waiters of this process to st.
 func (c *Client) addLocalWaiters(st Status) Status {

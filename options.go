@@ -144,12 +144,12 @@ func (c *Client) checkOptions(key string, k kind, opts *AcquireOptions) (o Acqui
 	if err := cmp.Or(checkKey(key), checkNote(o.Note, longest), c.checkTTL("TTL", o.TTL), c.checkTTL("MinHold", max(o.TTL, o.MinHold))); err != nil {
 		return o, err
 	}
-	call := o.forKeeper()
+	call := o.keeperOptions()
 	return o, call.CheckRenewal(o.TTL, c.limits)
 }
 
-// forKeeper returns the options in the form that package holder takes.
-func (o *AcquireOptions) forKeeper() holder.Options {
+// keeperOptions returns the options in the form that package holder takes.
+func (o *AcquireOptions) keeperOptions() holder.Options {
 	return holder.Options{
 		TTL: o.TTL, RenewEvery: o.RenewEvery, Margin: o.Margin, MaxHold: o.MaxHold, MinHold: o.MinHold,
 		NoRenew: o.NoRenew, Adoptable: o.Adoptable, MaxWaiters: o.MaxWaiters, Note: o.Note,

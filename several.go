@@ -226,7 +226,7 @@ func (s *severalCall) checkOrder() (key string, err error) {
 // newCall returns a call for the lock on key, without MinHold and MaxHold: these count for all keys together,
 // once all are held.
 func (s *severalCall) newCall(wait context.Context, key string) *holder.Call {
-	a := &holder.Call{Options: s.opts.forKeeper(), Wait: wait, Outer: s.outer, Key: key}
+	a := &holder.Call{Options: s.opts.keeperOptions(), Wait: wait, Outer: s.outer, Key: key}
 	a.MinHold, a.MaxHold = 0, 0
 	return a
 }

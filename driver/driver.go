@@ -27,12 +27,12 @@
 //     (TryNamesHolder, AtMostOneTryWins, LostMajorityNamesNodes)
 //   - End. If ctx ends a wait, the error matches ctx.Err() and the last obstacle of the wait,
 //     if that is known. If ctx has ended before, Acquire takes nothing.
-//     (CancelledWaitNamesObstacle, EndedContextAcquiresNothing, ObstacleChangeIsReported)
+//     (CancelledWaitNamesObstacle, EndedContextDoesNotAcquire, ObstacleChangeIsReported)
 //   - Nothing stays. When Acquire returns an error, it leaves no lock and no place in a
 //     queue: none at all if the service answers, and otherwise none that outlives
 //     Request.TTL. It releases a lock that was granted at the last moment. As ctx may have ended,
 //     the driver sends these requests with a context and a time limit of its own.
-//     (CancelAtAnyPointLeavesNothing, LostRepliesLeaveNoLock, LostTryRepliesLeaveNoLock)
+//     (CancelAtAnyPointFreesLock, LostRepliesFreeLock, LostTryRepliesFreeLock)
 //   - Obstacle. Acquire calls Request.OnObstacle when its wait begins, and when the obstacle
 //     changes its kind: a *HeldError or an *UnavailableError. The first call comes half a second
 //     after the wait for a holder has begun, at the latest: it lets calls of the same process
@@ -40,20 +40,20 @@
 //     (ObstacleChangeIsReported, WaitStartIsReported, MaxWaitersCountsOtherWaiters)
 //   - Order. With Limits.Order, waiters get the lock in the order in which they came. A
 //     waiter that leaves delays nobody. (WaitersAreServedInOrder,
-//     CancelledWaiterDelaysNobody)
+//     CancelledWaiterIsSkipped)
 //
 // Grants:
 //
 //   - One holder. No two grants of a key are trusted at the same time.
 //     (OneHolderAtATime, OneHolderUnderContention, KeysAreIndependent)
 //   - Owner. Grant.Owner names one grant. No other grant of any process ever has the same owner.
-//     (TokensRiseAcrossClients, ReleaseByOtherOwnerChangesNothing)
+//     (TokensRiseAcrossClients, ReleaseByOtherOwnerIsIgnored)
 //   - Tokens. With Limits.Token, the token of a grant is above 0, and no less than Token +
 //     Block of every earlier grant of the key, however that grant ended. Without, it is 0.
 //     (TokensRiseAcrossClients, TokenBlocksDoNotOverlap, ForceReleaseEndsLease)
 //   - TTL. The client asks for TTLs from Limits.MinTTL to Limits.MaxTTL. The driver rounds
 //     them up to a multiple of Limits.Granularity, never down, and Grant.TTL has the result.
-//     (LimitsAreHonoured, TTLsAreRoundedUp)
+//     (LimitsAreRespected, TTLsAreRoundedUp)
 //   - Trust. TrustedUntil counts from before the request was sent, never from its answer.
 //     It ends before the service may give the lock to another owner, earlier by the drift
 //     of the clocks of client and service. (TrustCountsFromBeforeRequest,
@@ -74,7 +74,7 @@
 //     repeated, and never touches the lock of another owner. It may come while a renewal of
 //     the grant is in progress, and that renewal then does not set the lock again.
 //     (EndedContextStillReleases, ReleaseDuringRenewalFreesLock,
-//     ReleaseIsIdempotent, ReleaseByOtherOwnerChangesNothing, DisconnectedReleaseIsUnconfirmed)
+//     ReleaseIsIdempotent, ReleaseByOtherOwnerIsIgnored, DisconnectedReleaseIsUnconfirmed)
 //   - Prompt. Release returns within about two seconds if the service does not answer, even if
 //     ctx does not end. If ctx ends or has ended, Release waits for the answer for another tenth of a
 //     second, and returns an error if there is none by then. The service may still execute
@@ -85,11 +85,11 @@
 //     like a TTL, and then the lock expires. Meanwhile the lock has no owner: Status.Kept is set, it has
 //     no token, and no renewal, adoption or Force of its last holder changes it; Force with token 0
 //     ends it. The client asks for it only with Limits.MinHold, and sends nothing more for the
-//     grant. (MinHoldOutlastsRelease, KeptLockHasNoOwner)
+//     grant. (MinHoldOutlastsRelease, MinHoldClearsOwner)
 //   - Close. Close ends every Acquire with ErrClosed. It returns when the requests of earlier
 //     calls, such as a release, have been sent and no goroutine of the driver is left. It releases
 //     no lock: the client does that first. A second Close returns nil.
-//     (DriverCloseEndsWaits, ClosedDriverReturnsErrClosed, CloseUnderLoadLeavesNothing)
+//     (DriverCloseEndsWaits, ClosedDriverReturnsErrClosed, CloseUnderLoadReleasesLocks)
 //
 // Abilities:
 //
@@ -104,7 +104,7 @@
 //     ForceReleaseServesNextWaiter)
 //   - Alert. A driver that receives a message about a Force notifies the client, with the reason
 //     that was given to Force. An alert is a hint: the client calls Check, which decides. Without an
-//     alert the client notices the loss at the next renewal. (ForcedHolderLearnsReason)
+//     alert the client notices the loss at the next renewal. (ForcedHolderGetsReason)
 //   - Adopt. At most one client adopts a grant. No client adopts a grant that has expired, was
 //     released, or was replaced by another owner's, even while Keep leaves the lock in place. Only a
 //     grant that was asked for with Request.Adoptable is adopted: it serves one holder, so that nobody

@@ -353,7 +353,7 @@ func grantRequest(ttl time.Duration, l *loan) request {
 		case resp.ID == clientv3.NoLease, resp.TTL <= 0:
 			return errors.New("the member has granted a lease without an id or a time")
 		default:
-			*l = loan{resp.ID, inSeconds(resp.TTL), sent}
+			*l = loan{resp.ID, secondsDuration(resp.TTL), sent}
 		}
 		return err
 	}

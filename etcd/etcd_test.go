@@ -28,8 +28,8 @@ var (
 // tests run on a fake, which is compared with a real server.
 var statements = []string{
 	"OneHolderUnderContention", "TokensRiseAcrossClients", "TryNamesHolder", "WaitersAreServedInOrder",
-	"WatchdogKeepsLease", "OneCallRenewsManyGrants", "MinHoldOutlastsRelease", "LostRepliesLeaveNoLock",
-	"WaitSurvivesOutage", "WaitOutlivesDeadHolder", "ListShowsHeldLocks", "QueueShowsWaitersInOrder", "ForcedHolderLearnsReason",
+	"WatchdogKeepsLease", "OneCallRenewsManyGrants", "MinHoldOutlastsRelease", "LostRepliesFreeLock",
+	"WaitSurvivesOutage", "WaitOutlivesDeadHolder", "ListShowsHeldLocks", "QueueShowsWaitersInOrder", "ForcedHolderGetsReason",
 	"AdoptContinuesGrant", "ReleasedGrantIsNotAdopted", "UnusualNamesWork", "CloseReleasesLeases",
 }
 

@@ -31,7 +31,7 @@ type lastConn struct{ atomic.Pointer[countedConn] }
 type countedConn struct {
 	net.Conn
 	reads  atomic.Int64
-	silent atomic.Bool // dropSilent has closed it
+	silent atomic.Bool // closeIfSilent has closed it
 	once   sync.Once
 }
 
@@ -79,15 +79,15 @@ func (c *countedConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Close closes the connection once: gRPC also closes connections that dropSilent has closed.
+// Close closes the connection once: gRPC also closes connections that closeIfSilent has closed.
 func (c *countedConn) Close() (err error) {
 	c.once.Do(func() { err = c.Conn.Close() })
 	return err
 }
 
-// dropSilent returns a function that closes the current connection if nothing has arrived over it since. gRPC
+// closeIfSilent returns a function that closes the current connection if nothing has arrived over it since. gRPC
 // then opens another one at once, and repeats or fails the requests of the old one.
-func (l link) dropSilent() (drop func()) {
+func (l link) closeIfSilent() (drop func()) {
 	conn := l.last.Load()
 	if conn == nil {
 		return func() {}

@@ -17,7 +17,7 @@ import (
 // login logs in to one member. The client library's login does not work: it sends an expired token with the
 // request for a new one, which servers of version 3.4 reject, and it logs in for each request separately.
 //
-// All callers wait for the same login. It goes on after they have given up, so that the next caller finds it
+// All callers wait for the same login. It continues after they have given up, so that the next caller finds it
 // done.
 type login struct {
 	username, password string
@@ -91,8 +91,8 @@ func (n *node) authenticate(p *loginAttempt) {
 	}
 }
 
-// loggingIn reports whether a login is waiting for its answer.
-func (l *login) loggingIn() bool {
+// isLoggingIn reports whether a login is waiting for its answer.
+func (l *login) isLoggingIn() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.last == nil {

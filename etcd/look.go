@@ -218,7 +218,7 @@ func (d *Driver) leaseRemaining(ctx context.Context, lease clientv3.LeaseID) (ti
 	err := d.callAny(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
 		resp, err := c.TimeToLive(ctx, lease)
 		if err == nil {
-			left = inSeconds(max(resp.TTL, 0))
+			left = secondsDuration(max(resp.TTL, 0))
 		}
 		return err
 	})

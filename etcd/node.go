@@ -390,12 +390,12 @@ func (d *Driver) watchMember(n *node) {
 // closes the connection, so that the next request opens a new one. A slow login, which is slow on purpose,
 // does not count: ping then asks once more without one.
 func (n *node) ping(ctx context.Context) error {
-	drop := n.link.dropSilent()
+	drop := n.link.closeIfSilent()
 	err := n.tryRequest(ctx, pace.CallTime()/2, n.probe)
 	if !isStallError(err) || ctx.Err() != nil {
 		return err
 	}
-	if n.loggingIn() {
+	if n.isLoggingIn() {
 		bare, cancel := context.WithTimeout(ctx, pace.CallTime()/2)
 		defer cancel()
 		pb.NewMaintenanceClient(n.client.ActiveConnection()).Status(bare, &pb.StatusRequest{})
@@ -505,7 +505,7 @@ func keepAlive(ctx context.Context, c *clientv3.Client, leases []clientv3.LeaseI
 		if err != nil {
 			return nil, 0, err
 		}
-		ttls[clientv3.LeaseID(resp.ID)] = inSeconds(resp.TTL)
+		ttls[clientv3.LeaseID(resp.ID)] = secondsDuration(resp.TTL)
 		term = min(term, resp.Header.RaftTerm)
 	}
 	return ttls, term, nil

@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// rig has a prefix of a cluster and the clients that use it.
+// rig holds a prefix of a cluster and the clients that use it.
 type rig struct {
 	*fixture.Rig
 	cluster *etcdproc.Cluster // nil: the fake is used

@@ -189,8 +189,8 @@ func (s *checkedStream) checkWatch(w *pb.WatchResponse) error {
 	return nil
 }
 
-// inSeconds converts a member's number of seconds, bounded by the longest duration.
-func inSeconds(n int64) time.Duration {
+// secondsDuration converts a member's number of seconds, bounded by the longest duration.
+func secondsDuration(n int64) time.Duration {
 	const longest = int64(1<<63-1) / int64(time.Second)
 	return time.Duration(min(max(n, -1), longest)) * time.Second
 }

@@ -127,8 +127,8 @@ func (b *bench) newClients(n int) []*holdfast.Client {
 	return all
 }
 
-// contextInTime returns a context that bounds the wait for an event that is certain to come.
-func (b *bench) contextInTime() context.Context {
+// boundedContext returns a context that bounds the wait for an event that is certain to come.
+func (b *bench) boundedContext() context.Context {
 	ctx, cancel := context.WithTimeout(b.Context(), b.patience)
 	b.Cleanup(cancel)
 	return ctx
@@ -146,7 +146,7 @@ func (b *bench) takeGrant(drv driver.Driver, key string, ttl time.Duration) driv
 
 func (b *bench) tryGrant(drv driver.Driver, key string, ttl time.Duration) (g driver.Grant, err error) {
 	err = b.retryLate(func() error {
-		g, err = drv.Acquire(b.contextInTime(), driver.Request{Key: key, TTL: ttl, Adoptable: b.can.adopt})
+		g, err = drv.Acquire(b.boundedContext(), driver.Request{Key: key, TTL: ttl, Adoptable: b.can.adopt})
 		return err
 	})
 	return g, err
@@ -185,7 +185,7 @@ func (b *bench) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOp
 	}
 	var l *holdfast.Lease
 	err := b.retryLate(func() (err error) {
-		l, err = c.Acquire(b.contextInTime(), key, opts)
+		l, err = c.Acquire(b.boundedContext(), key, opts)
 		return err
 	})
 	if err != nil {

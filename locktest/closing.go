@@ -13,12 +13,12 @@ import (
 var closingCases = []testCase{
 	{"CloseReleasesLeases", closeReleasesLeases},
 	{"CloseEndsWaits", closeEndsWaits},
-	{"CloseUnderLoadLeavesNothing", closeUnderLoad},
+	{"CloseUnderLoadReleasesLocks", closeUnderLoad},
 	{"ShutdownWaitsForHolder", shutdownWaitsForHolder},
 	{"ClosedDriverReturnsErrClosed", closedDriverReturnsErrClosed},
 	{"DriverCloseEndsWaits", driverCloseEndsWaits},
 	{"DoAlwaysReleases", doReleasesLock},
-	{"LimitsAreHonoured", limitsAreHonoured},
+	{"LimitsAreRespected", limitsAreRespected},
 	{"TTLsAreRoundedUp", ttlsAreRoundedUp},
 	{"UndeclaredAbilityIsRejected", undeclaredIsRejected},
 }
@@ -54,7 +54,7 @@ func closeEndsWaits(b *bench) {
 	errs := make(chan error, waiters)
 	for range waiters {
 		go func() {
-			_, err := c.Acquire(b.contextInTime(), "k", nil)
+			_, err := c.Acquire(b.boundedContext(), "k", nil)
 			errs <- err
 		}()
 	}
@@ -78,7 +78,7 @@ func closeUnderLoad(b *bench) {
 		for i := range 4 {
 			callers.Go(func() {
 				for {
-					l, err := c.Acquire(b.contextInTime(), keyOf(i%3), &holdfast.AcquireOptions{TTL: b.long})
+					l, err := c.Acquire(b.boundedContext(), keyOf(i%3), &holdfast.AcquireOptions{TTL: b.long})
 					if errors.Is(err, holdfast.ErrClosed) {
 						return
 					}
@@ -104,7 +104,7 @@ func shutdownWaitsForHolder(b *bench) {
 	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
 	done := make(chan error, 1)
-	go func() { done <- c.Shutdown(b.contextInTime()) }()
+	go func() { done <- c.Shutdown(b.boundedContext()) }()
 	b.eventually("new leases are refused", func() bool {
 		next, err := c.TryAcquire(b.Context(), "other", nil)
 		if err == nil {
@@ -131,7 +131,7 @@ func closedDriverReturnsErrClosed(b *bench) {
 	if err := drv.Close(); err != nil {
 		b.Errorf("second Close() = %v", err)
 	}
-	_, err := drv.Acquire(b.contextInTime(), driver.Request{Key: "k", TTL: b.short})
+	_, err := drv.Acquire(b.boundedContext(), driver.Request{Key: "k", TTL: b.short})
 	b.checkError(err, driver.ErrClosed)
 	b.checkCleared()
 }
@@ -141,7 +141,7 @@ func driverCloseEndsWaits(b *bench) {
 	l := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long})
 	waiting := make(chan error, 1)
 	go func() {
-		_, err := drv.Acquire(b.contextInTime(), driver.Request{Key: "k", TTL: b.long})
+		_, err := drv.Acquire(b.boundedContext(), driver.Request{Key: "k", TTL: b.long})
 		waiting <- err
 	}()
 	b.awaitWait(other, "k", 1)
@@ -162,7 +162,7 @@ func doReleasesLock(b *bench) {
 	c, other := b.newClient(), b.newClient()
 	boom := errors.New("boom")
 	err := b.retryLate(func() error {
-		return c.Do(b.contextInTime(), "k", nil, func(context.Context, *holdfast.Lease) error {
+		return c.Do(b.boundedContext(), "k", nil, func(context.Context, *holdfast.Lease) error {
 			b.checkHeld(other, "k")
 			return boom
 		})
@@ -178,14 +178,14 @@ func doReleasesLock(b *bench) {
 			}
 		}()
 		b.retryLate(func() error {
-			return c.Do(b.contextInTime(), "k", nil, func(context.Context, *holdfast.Lease) error { panic("panic") })
+			return c.Do(b.boundedContext(), "k", nil, func(context.Context, *holdfast.Lease) error { panic("panic") })
 		})
 	}()
 	b.checkFree(other, "k")
 	b.checkCleared()
 }
 
-func limitsAreHonoured(b *bench) {
+func limitsAreRespected(b *bench) {
 	limits, c := b.limits, b.newClient()
 	for _, ttl := range []time.Duration{-1, time.Nanosecond, limits.MinTTL - 1} {
 		_, err := c.Acquire(b.Context(), "k", &holdfast.AcquireOptions{TTL: ttl})
@@ -225,7 +225,7 @@ func ttlsAreRoundedUp(b *bench) {
 		if most := time.Now().Add(g.TTL); g.TrustedUntil.After(most) {
 			b.Errorf("trusted until %v after the TTL of %v", g.TrustedUntil.Sub(most), g.TTL)
 		}
-		b.checkNoError(b.retryLate(func() error { return drv.Release(b.contextInTime(), g, 0) }))
+		b.checkNoError(b.retryLate(func() error { return drv.Release(b.boundedContext(), g, 0) }))
 	}
 	b.checkCleared()
 }
@@ -243,29 +243,29 @@ func undeclaredIsRejected(b *bench) {
 		}
 	}
 	acquire := func(o holdfast.AcquireOptions) func() error {
-		return func() error { return errorOf(c.Acquire(b.contextInTime(), "k", &o)) }
+		return func() error { return errorOf(c.Acquire(b.boundedContext(), "k", &o)) }
 	}
 	refuses("Acquire with MinHold", b.limits.MinHold, acquire(holdfast.AcquireOptions{MinHold: b.brief}))
 	refuses("Acquire with Fenced", b.limits.Token, acquire(holdfast.AcquireOptions{Fenced: true}))
-	refuses("Inspect", b.can.inspect, func() error { return errorOf(c.Inspect(b.contextInTime(), "k")) })
+	refuses("Inspect", b.can.inspect, func() error { return errorOf(c.Inspect(b.boundedContext(), "k")) })
 	refuses("List", b.can.list, func() error {
-		for _, err := range c.List(b.contextInTime(), "") {
+		for _, err := range c.List(b.boundedContext(), "") {
 			return err
 		}
 		return nil
 	})
-	refuses("ForceRelease", b.can.force, func() error { return c.ForceRelease(b.contextInTime(), "k", 1, "") })
+	refuses("ForceRelease", b.can.force, func() error { return c.ForceRelease(b.boundedContext(), "k", 1, "") })
 	refuses("Queue", b.can.queue, func() error {
-		_, err := c.Queue(b.contextInTime(), "k", 1)
+		_, err := c.Queue(b.boundedContext(), "k", 1)
 		return err
 	})
-	refuses("Adopt", b.can.adopt, func() error { return errorOf(c.Adopt(b.contextInTime(), "k", "someone.1", 1, nil)) })
+	refuses("Adopt", b.can.adopt, func() error { return errorOf(c.Adopt(b.boundedContext(), "k", "someone.1", 1, nil)) })
 	b.checkCleared()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
-	refuses("Extend to another TTL", b.limits.ChangeTTL || b.long == b.brief, func() error { return l.Extend(b.contextInTime(), b.long) })
-	refuses("Check", b.can.check, func() error { return l.Check(b.contextInTime()) })
+	refuses("Extend to another TTL", b.limits.ChangeTTL || b.long == b.brief, func() error { return l.Extend(b.boundedContext(), b.long) })
+	refuses("Check", b.can.check, func() error { return l.Check(b.boundedContext()) })
 	refuses("Detach", b.can.adopt, l.Detach)
-	if err := b.retryLate(func() error { return l.Extend(b.contextInTime(), b.brief) }); err != nil {
+	if err := b.retryLate(func() error { return l.Extend(b.boundedContext(), b.brief) }); err != nil {
 		b.Errorf("Extend by the TTL that the lease has = %v", err)
 	}
 	b.release(l)

@@ -41,7 +41,7 @@ func leadersFollowInTurn(b *bench) {
 	runTogether(candidates, func(i int) {
 		value := fmt.Sprintf("10.0.0.%d:8080", i)
 		err := b.retryLate(func() error {
-			term, err := election.Campaign(b.contextInTime(), all[i], "k", value, &holdfast.AcquireOptions{TTL: b.long})
+			term, err := election.Campaign(b.boundedContext(), all[i], "k", value, &holdfast.AcquireOptions{TTL: b.long})
 			if err != nil {
 				return err
 			}

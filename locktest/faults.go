@@ -15,8 +15,8 @@ var faultCases = []testCase{
 	{"DisconnectedReleaseIsUnconfirmed", disconnectedRelease},
 	{"UnansweredReleaseReturns", unansweredReleaseReturns},
 	{"LeaseSurvivesShortDisconnect", leaseSurvivesDisconnect},
-	{"LostRepliesLeaveNoLock", lostRepliesLeaveNoLock},
-	{"LostTryRepliesLeaveNoLock", lostTryReplies},
+	{"LostRepliesFreeLock", lostRepliesFreeLock},
+	{"LostTryRepliesFreeLock", lostTryReplies},
 	{"LostRenewalRepliesKeepLease", lostRenewalReplies},
 	{"MinorityOfNodesMayFail", minorityMayFail},
 	{"LostMajorityNamesNodes", lostMajorityNamesNodes},
@@ -37,7 +37,7 @@ func disconnectedLeaseEnds(b *bench) {
 	l := b.acquire(b.clientOf(drv, nil), "k", &holdfast.AcquireOptions{TTL: ttl})
 	next := make(chan *holdfast.Lease, 1)
 	other := b.newClient()
-	ctx := b.contextInTime()
+	ctx := b.boundedContext()
 	go func() {
 		got, err := other.Acquire(ctx, "k", nil)
 		if err != nil {
@@ -73,7 +73,7 @@ func disconnectedRelease(b *bench) {
 		if err == nil || errors.Is(err, holdfast.ErrLost) {
 			b.Errorf("Release() while cut off = %v, want an error that is not ErrLost", err)
 		}
-	case <-b.contextInTime().Done():
+	case <-b.boundedContext().Done():
 		b.Fatal("Release() while cut off did not return")
 	}
 	if l.Context().Err() == nil {
@@ -103,7 +103,7 @@ func unansweredReleaseReturns(b *bench) {
 			if !errors.Is(err, driver.ErrUnavailable) {
 				b.Errorf("Release() while cut off = %v, want ErrUnavailable", err)
 			}
-		case <-b.contextInTime().Done():
+		case <-b.boundedContext().Done():
 			b.Fatal("Release() while cut off did not return on its own")
 		}
 		if took := time.Since(begin); took > 2*time.Second && b.virtual {
@@ -130,7 +130,7 @@ func leaseSurvivesDisconnect(b *bench) {
 }
 
 // A lost reply never loses the lock and never adds a second holder.
-func lostRepliesLeaveNoLock(b *bench) {
+func lostRepliesFreeLock(b *bench) {
 	b.skipWithout(b.LoseReplies != nil, "Service.LoseReplies")
 	g := &guardedSection{b: b}
 	all := b.newClients(2)
@@ -141,7 +141,7 @@ func lostRepliesLeaveNoLock(b *bench) {
 		b.checkHeldOrUnknown(all[(k+1)%2], "k")
 		b.LoseReplies((k + 2) % 4)
 		g.leave(l)
-		if err := l.Release(b.contextInTime()); err != nil {
+		if err := l.Release(b.boundedContext()); err != nil {
 			b.checkError(err, holdfast.ErrUnavailable)
 		}
 		b.checkCleared()
@@ -166,7 +166,7 @@ func lostTryReplies(b *bench) {
 	c, other := b.newClient(), b.newClient()
 	for k := 1; k <= b.roundCount(5, 2); k++ {
 		b.LoseReplies(k)
-		l, err := c.TryAcquire(b.contextInTime(), "k", &holdfast.AcquireOptions{TTL: b.long})
+		l, err := c.TryAcquire(b.boundedContext(), "k", &holdfast.AcquireOptions{TTL: b.long})
 		if err == nil {
 			b.release(l)
 		} else {
@@ -239,7 +239,7 @@ func lostMajorityNamesNodes(b *bench) {
 	b.release(b.acquire(c, "k", nil))
 	stop := b.Nodes/2 + 1
 	b.StopNodes(stop)
-	_, err := c.TryAcquire(b.contextInTime(), "k", nil)
+	_, err := c.TryAcquire(b.boundedContext(), "k", nil)
 	b.checkError(err, holdfast.ErrUnavailable)
 	down, ok := errors.AsType[*holdfast.UnavailableError](err)
 	if !ok || len(down.Nodes) < min(stop, b.Nodes) || len(down.Unwrap()) == 0 {
@@ -263,7 +263,7 @@ func waitSurvivesOutage(b *bench) {
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
 	told := make(chan *holdfast.Lease)
 	go func() {
-		next, err := other.Acquire(b.contextInTime(), "k", &holdfast.AcquireOptions{TTL: b.long})
+		next, err := other.Acquire(b.boundedContext(), "k", &holdfast.AcquireOptions{TTL: b.long})
 		if err != nil {
 			b.Errorf("the wait ended with %v", err)
 		}
@@ -298,8 +298,8 @@ func unansweredRenewalKeepsTrust(b *bench) {
 		b.Errorf("a renewal that reached no node moved the deadline by %v", r.TrustedUntil.Sub(g.TrustedUntil))
 	}
 	b.StartNodes()
-	b.eventually("a renewal", func() bool { return drv.Renew(b.contextInTime(), []driver.Grant{g})[0].Err == nil })
-	b.checkNoError(b.retryLate(func() error { return drv.Release(b.contextInTime(), g, 0) }))
+	b.eventually("a renewal", func() bool { return drv.Renew(b.boundedContext(), []driver.Grant{g})[0].Err == nil })
+	b.checkNoError(b.retryLate(func() error { return drv.Release(b.boundedContext(), g, 0) }))
 	b.checkCleared()
 }
 

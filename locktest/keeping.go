@@ -16,7 +16,7 @@ var keepingCases = []testCase{
 	{"NoRenewEndsAfterTTL", noRenewEnds},
 	{"MaxHoldEndsLease", maxHoldEndsLease},
 	{"MinHoldOutlastsRelease", minHoldOutlastsRelease},
-	{"KeptLockHasNoOwner", keptLockHasNoOwner},
+	{"MinHoldClearsOwner", minHoldClearsOwner},
 	{"ExtendSetsLongerTTL", extendSetsLongerTTL},
 	{"ExtendNeverShortens", extendNeverShortens},
 	{"CheckAsksService", checkAsksService},
@@ -110,7 +110,7 @@ func minHoldOutlastsRelease(b *bench) {
 
 func (b *bench) remainingTTL(c *holdfast.Client, key string) time.Duration {
 	b.Helper()
-	st, err := c.Inspect(b.contextInTime(), key)
+	st, err := c.Inspect(b.boundedContext(), key)
 	if err != nil || !st.Held {
 		b.Fatalf("Inspect() = %+v, %v, want a holder", st, err)
 	}
@@ -121,7 +121,7 @@ func extendSetsLongerTTL(b *bench) {
 	b.skipWithout(b.limits.ChangeTTL, "Limits.ChangeTTL")
 	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.exactTTL(b.long / 3), NoRenew: true})
-	if err := b.retryLate(func() error { return l.Extend(b.contextInTime(), b.long) }); err != nil {
+	if err := b.retryLate(func() error { return l.Extend(b.boundedContext(), b.long) }); err != nil {
 		b.Fatal(err)
 	}
 	if left := time.Until(l.Deadline()); left < b.long/2 || left > b.long {
@@ -143,7 +143,7 @@ func extendNeverShortens(b *bench) {
 	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long, NoRenew: true})
 	until := l.Deadline()
-	if err := b.retryLate(func() error { return l.Extend(b.contextInTime(), b.exactTTL(b.long/10)) }); err != nil {
+	if err := b.retryLate(func() error { return l.Extend(b.boundedContext(), b.exactTTL(b.long/10)) }); err != nil {
 		b.Fatal(err)
 	}
 	if d := until.Sub(l.Deadline()); d > time.Millisecond {
@@ -163,25 +163,25 @@ func checkAsksService(b *bench) {
 	b.skipWithout(b.can.check, "driver.Checker")
 	c := b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
-	if err := b.retryLate(func() error { return l.Check(b.contextInTime()) }); err != nil {
+	if err := b.retryLate(func() error { return l.Check(b.boundedContext()) }); err != nil {
 		b.Errorf("Check() = %v", err)
 	}
 	b.release(l)
-	b.checkError(l.Check(b.contextInTime()), holdfast.ErrLost)
+	b.checkError(l.Check(b.boundedContext()), holdfast.ErrLost)
 	drv, other := b.openDriver(), b.openDriver()
 	defer drv.Close()
 	defer other.Close()
 	check := func(g driver.Grant) error {
-		return b.retryLate(func() error { return drv.(driver.Checker).Check(b.contextInTime(), g) })
+		return b.retryLate(func() error { return drv.(driver.Checker).Check(b.boundedContext(), g) })
 	}
 	old := b.takeGrant(drv, "k", b.long)
 	b.checkNoError(check(old))
-	b.checkNoError(b.retryLate(func() error { return drv.Release(b.contextInTime(), old, 0) }))
+	b.checkNoError(b.retryLate(func() error { return drv.Release(b.boundedContext(), old, 0) }))
 	b.checkError(check(old), driver.ErrLost)
 	next := b.takeGrant(other, "k", b.long)
 	b.checkError(check(old), driver.ErrLost) // and it changes nothing for the next holder
 	b.checkNoError(b.renewGrant(other, next))
-	b.checkNoError(b.retryLate(func() error { return other.Release(b.contextInTime(), next, 0) }))
+	b.checkNoError(b.retryLate(func() error { return other.Release(b.boundedContext(), next, 0) }))
 	b.checkCleared()
 }
 
@@ -202,7 +202,7 @@ func adoptContinuesGrant(b *bench) {
 	var l *holdfast.Lease
 	err := b.retryLate(func() (err error) {
 		g = b.takeAbandonedGrant("k", b.brief) // the grant of the failed adoption has expired
-		l, err = c.Adopt(b.contextInTime(), "k", g.Owner, holdfast.Token(g.Token), &holdfast.AcquireOptions{TTL: b.brief})
+		l, err = c.Adopt(b.boundedContext(), "k", g.Owner, holdfast.Token(g.Token), &holdfast.AcquireOptions{TTL: b.brief})
 		return err
 	})
 	if err != nil {
@@ -223,7 +223,7 @@ func passedGrantIsNotAdopted(b *bench) {
 	l := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long})
 	b.checkError(b.adoptAndFail(c, g.Owner, holdfast.Token(g.Token)), holdfast.ErrLost)
 	b.checkHeld(c, "k")
-	if err := b.retryLate(func() error { return l.Extend(b.contextInTime(), b.long) }); err != nil {
+	if err := b.retryLate(func() error { return l.Extend(b.boundedContext(), b.long) }); err != nil {
 		b.Errorf("the holder's renewal after a failed Adopt: %v", err)
 	}
 	b.release(l)
@@ -233,7 +233,7 @@ func passedGrantIsNotAdopted(b *bench) {
 // adoptAndFail returns the error of adopting a lease that has ended.
 func (b *bench) adoptAndFail(c *holdfast.Client, id string, token holdfast.Token) error {
 	return b.retryLate(func() error {
-		l, err := c.Adopt(b.contextInTime(), "k", id, token, nil)
+		l, err := c.Adopt(b.boundedContext(), "k", id, token, nil)
 		if err == nil {
 			b.release(l)
 		}
@@ -248,7 +248,7 @@ func grantIsAdoptedOnce(b *bench) {
 	for range b.roundCount(20, 3) {
 		won := make([]*holdfast.Lease, len(all))
 		runTogether(len(all), func(i int) {
-			l, err := all[i].Adopt(b.contextInTime(), "k", g.Owner, holdfast.Token(g.Token), &holdfast.AcquireOptions{TTL: b.brief})
+			l, err := all[i].Adopt(b.boundedContext(), "k", g.Owner, holdfast.Token(g.Token), &holdfast.AcquireOptions{TTL: b.brief})
 			if err == nil {
 				won[i] = l
 			} else if !errors.Is(err, holdfast.ErrUnavailable) { // if each has some of the nodes, none has the lock
@@ -296,23 +296,23 @@ func plainGrantIsNotAdopted(b *bench) {
 	next := make(chan *holdfast.Lease, 1)
 	go func() { next <- b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long}) }()
 	b.eventually("a waiter in the process", func() bool {
-		_, err := c.TryAcquire(b.contextInTime(), "k", nil)
+		_, err := c.TryAcquire(b.boundedContext(), "k", nil)
 		held, ok := errors.AsType[*holdfast.HeldError](err)
 		return ok && held.Waiters > 0
 	})
 	b.release(l)
 	successor := <-next
-	_, err := other.Adopt(b.contextInTime(), "k", l.Owner(), l.Token(), nil)
+	_, err := other.Adopt(b.boundedContext(), "k", l.Owner(), l.Token(), nil)
 	b.checkError(err, holdfast.ErrInvalid)
-	_, err = other.Adopt(b.contextInTime(), "k", successor.Owner(), successor.Token(), nil)
+	_, err = other.Adopt(b.boundedContext(), "k", successor.Owner(), successor.Token(), nil)
 	b.checkError(err, holdfast.ErrInvalid)
 	b.checkNoError(successor.Context().Err())
 	b.release(successor)
 	b.checkCleared()
 }
 
-// adoptableServesOneHolder checks that an adoptable lease is not handed over inside its process: only its holder may rely
-// on it.
+// adoptableServesOneHolder checks that an adoptable lease is not handed over inside its process: only its
+// holder may rely on it.
 func adoptableServesOneHolder(b *bench) {
 	b.needsAdopter()
 	c := b.newClient()
@@ -322,7 +322,7 @@ func adoptableServesOneHolder(b *bench) {
 		next := make(chan *holdfast.Lease, 1)
 		go func() { next <- b.acquire(c, "k", behind) }()
 		b.eventually("a waiter in the process", func() bool {
-			_, err := c.TryAcquire(b.contextInTime(), "k", nil)
+			_, err := c.TryAcquire(b.boundedContext(), "k", nil)
 			held, ok := errors.AsType[*holdfast.HeldError](err)
 			return ok && held.Waiters > 0
 		})
@@ -335,9 +335,9 @@ func adoptableServesOneHolder(b *bench) {
 	b.checkCleared()
 }
 
-// keptLockHasNoOwner checks that a released lock with MinHold cannot be renewed or adopted, and that no client
+// minHoldClearsOwner checks that a released lock with MinHold cannot be renewed or adopted, and that no client
 // ends its MinHold.
-func keptLockHasNoOwner(b *bench) {
+func minHoldClearsOwner(b *bench) {
 	b.skipWithout(b.limits.MinHold, "Limits.MinHold")
 	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief, MinHold: b.long, Adoptable: b.can.adopt})
@@ -346,16 +346,16 @@ func keptLockHasNoOwner(b *bench) {
 		b.checkError(b.adoptAndFail(other, l.Owner(), l.Token()), holdfast.ErrLost)
 	}
 	if b.can.force {
-		b.checkError(other.ForceRelease(b.contextInTime(), "k", l.Token(), "by its token"), holdfast.ErrLost)
+		b.checkError(other.ForceRelease(b.boundedContext(), "k", l.Token(), "by its token"), holdfast.ErrLost)
 	}
 	b.checkHeld(other, "k")
 	if b.can.inspect {
-		if st, err := other.Inspect(b.contextInTime(), "k"); err != nil || !st.Kept || st.Token != 0 || st.Remaining < b.long/2 {
+		if st, err := other.Inspect(b.boundedContext(), "k"); err != nil || !st.Kept || st.Token != 0 || st.Remaining < b.long/2 {
 			b.Errorf("Inspect() = %+v, %v, want it kept without a token", st, err)
 		}
 	}
 	if b.can.force {
-		if err := b.retryLate(func() error { return other.ForceRelease(b.contextInTime(), "k", 0, "its MinHold is to end") }); err != nil {
+		if err := b.retryLate(func() error { return other.ForceRelease(b.boundedContext(), "k", 0, "its MinHold is to end") }); err != nil {
 			b.Errorf("ForceRelease with token 0 = %v", err)
 		}
 		b.checkFree(other, "k")
@@ -387,7 +387,7 @@ func detachedGrantIsRenewed(b *bench) {
 	drv, other := b.openDriver(), b.newClient()
 	defer drv.Close()
 	for end := time.Now().Add(b.brief + b.brief/6); time.Now().Before(end); time.Sleep(b.brief / 12) {
-		r := drv.Renew(b.contextInTime(), []driver.Grant{g})[0]
+		r := drv.Renew(b.boundedContext(), []driver.Grant{g})[0]
 		if r.Err != nil && !b.isStall(r.Err) {
 			b.Fatalf("renewal: %v", r.Err)
 		}
@@ -396,7 +396,7 @@ func detachedGrantIsRenewed(b *bench) {
 		}
 		b.checkHeld(other, "k")
 	}
-	b.checkNoError(b.retryLate(func() error { return drv.Release(b.contextInTime(), g, 0) }))
+	b.checkNoError(b.retryLate(func() error { return drv.Release(b.boundedContext(), g, 0) }))
 	b.checkFree(other, "k")
 	b.checkError(b.renewGrant(drv, g), holdfast.ErrLost)
 	b.checkFree(other, "k")
@@ -405,7 +405,7 @@ func detachedGrantIsRenewed(b *bench) {
 
 // renewGrant returns the result of a renewal of g.
 func (b *bench) renewGrant(drv driver.Driver, g driver.Grant) error {
-	return b.retryLate(func() error { return drv.Renew(b.contextInTime(), []driver.Grant{g})[0].Err })
+	return b.retryLate(func() error { return drv.Renew(b.boundedContext(), []driver.Grant{g})[0].Err })
 }
 
 // detachedGrantStaysLost checks that a detached lease that has expired is never renewed again.
@@ -421,7 +421,7 @@ func detachedGrantStaysLost(b *bench) {
 	b.checkFree(other, "k")
 	l := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long})
 	b.checkError(b.renewGrant(drv, g), holdfast.ErrLost)
-	b.checkNoError(b.retryLate(func() error { return drv.Release(b.contextInTime(), g, 0) }))
+	b.checkNoError(b.retryLate(func() error { return drv.Release(b.boundedContext(), g, 0) }))
 	b.checkHeld(b.newClient(), "k")
 	b.release(l)
 	b.checkCleared()
@@ -466,7 +466,7 @@ func renewManyGrants(b *bench) {
 	}
 	var renewals []driver.Renewal
 	b.retryLate(func() error {
-		renewals = drv.Renew(b.contextInTime(), grants)
+		renewals = drv.Renew(b.boundedContext(), grants)
 		i := slices.IndexFunc(renewals, func(r driver.Renewal) bool { return b.isStall(r.Err) })
 		if i < 0 {
 			return nil
@@ -510,13 +510,13 @@ func trustCountsFromRequest(b *bench) {
 	}
 	var r driver.Renewal
 	b.checkNoError(b.retryLate(func() error {
-		r = drv.Renew(b.contextInTime(), []driver.Grant{g})[0]
+		r = drv.Renew(b.boundedContext(), []driver.Grant{g})[0]
 		return r.Err
 	}))
 	if most := time.Now().Add(g.TTL - slow); r.TrustedUntil.After(most) {
 		b.Errorf("a renewal is trusted until %v after the start of its TTL", r.TrustedUntil.Sub(most))
 	}
-	b.checkNoError(b.retryLate(func() error { return drv.Release(b.contextInTime(), g, 0) }))
+	b.checkNoError(b.retryLate(func() error { return drv.Release(b.boundedContext(), g, 0) }))
 	b.checkCleared()
 }
 
@@ -544,9 +544,9 @@ func releaseDuringRenewal(b *bench) {
 	for range b.roundCount(50, 10) {
 		g := b.takeGrant(drv, "k", b.long)
 		var renewal sync.WaitGroup
-		renewal.Go(func() { drv.Renew(b.contextInTime(), []driver.Grant{g}) })
+		renewal.Go(func() { drv.Renew(b.boundedContext(), []driver.Grant{g}) })
 		time.Sleep(randomUpTo(time.Millisecond)) // any moment
-		b.checkNoError(b.retryLate(func() error { return drv.Release(b.contextInTime(), g, 0) }))
+		b.checkNoError(b.retryLate(func() error { return drv.Release(b.boundedContext(), g, 0) }))
 		renewal.Wait()
 		b.checkFree(other, "k")
 	}

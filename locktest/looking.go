@@ -20,7 +20,7 @@ var inspectionCases = []testCase{
 	{"ForceReleaseComparesToken", forceComparesToken},
 	{"ForceReleaseEndsLease", forceEndsLease},
 	{"ForceReleaseServesNextWaiter", forceServesNextWaiter},
-	{"ForcedHolderLearnsReason", forcedHolderLearnsReason},
+	{"ForcedHolderGetsReason", forcedHolderGetsReason},
 }
 
 func (b *bench) needsInspector() { b.Helper(); b.skipWithout(b.can.inspect, "driver.Inspector") }
@@ -34,7 +34,7 @@ func inspectShowsHolder(b *bench) {
 		var st holdfast.Status
 		b.eventually("the holder is known", func() bool {
 			err := b.retryLate(func() (err error) {
-				st, err = looker.Inspect(b.contextInTime(), "k")
+				st, err = looker.Inspect(b.boundedContext(), "k")
 				return err
 			})
 			if err != nil {
@@ -52,11 +52,11 @@ func inspectShowsHolder(b *bench) {
 			b.Errorf("%d nodes, want %d", len(st.Nodes), b.Nodes)
 		}
 	}
-	st, err := c.Inspect(b.contextInTime(), "k")
+	st, err := c.Inspect(b.boundedContext(), "k")
 	if err != nil || st.Owner != l.Owner() {
 		b.Errorf("the holder's own Inspect() = %+v, %v, want its owner", st, err)
 	}
-	if err := b.retryLate(func() error { return l.Extend(b.contextInTime(), b.long) }); err != nil {
+	if err := b.retryLate(func() error { return l.Extend(b.boundedContext(), b.long) }); err != nil {
 		b.Errorf("renewal after Inspect = %v", err)
 	}
 	b.release(l)
@@ -66,7 +66,7 @@ func inspectShowsFreeKey(b *bench) {
 	b.needsInspector()
 	c := b.newClient()
 	for range 2 {
-		st, err := c.Inspect(b.contextInTime(), "k")
+		st, err := c.Inspect(b.boundedContext(), "k")
 		if err != nil || st.Held || st.Owner != "" || st.Waiters != 0 {
 			b.Errorf("Inspect() of a free key = %+v, %v", st, err)
 		}
@@ -77,7 +77,7 @@ func inspectShowsFreeKey(b *bench) {
 func (b *bench) listKeys(c *holdfast.Client, prefix string) []string {
 	b.Helper()
 	names := []string{}
-	for st, err := range c.List(b.contextInTime(), prefix) {
+	for st, err := range c.List(b.boundedContext(), prefix) {
 		if err != nil {
 			b.Fatalf("List(%q) = %v", prefix, err)
 		}
@@ -121,7 +121,7 @@ func listStopsWithYield(b *bench) {
 		leases = append(leases, b.acquire(c, keyOf(i), nil))
 	}
 	n := 0
-	for range c.List(b.contextInTime(), "") {
+	for range c.List(b.boundedContext(), "") {
 		if n++; n == 2 {
 			break
 		}
@@ -141,9 +141,9 @@ func queueShowsWaiters(b *bench) {
 	for range b.roundCount(1, 3) {
 		shown, owners = nil, nil
 		first := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
-		ctx := b.contextInTime()
+		ctx := b.boundedContext()
 		wait := b.queueUp("k", 3, func(int) context.Context { return ctx }, func(_ int, l *holdfast.Lease) { owners = append(owners, l.Owner()) })
-		got, err := c.Queue(b.contextInTime(), "k", 2)
+		got, err := c.Queue(b.boundedContext(), "k", 2)
 		if err != nil {
 			b.Errorf("Queue() = %v", err)
 		}
@@ -160,7 +160,7 @@ func queueShowsWaiters(b *bench) {
 		b.Errorf("the first two waiters were %q, and the lock went to %q", shown, owners)
 	}
 	b.eventually("nobody waits", func() bool { // a slow node may still show a waiter
-		got, err := c.Queue(b.contextInTime(), "k", 2)
+		got, err := c.Queue(b.boundedContext(), "k", 2)
 		if err != nil {
 			b.Errorf("Queue() without waiters = %v", err)
 		}
@@ -175,7 +175,7 @@ func (b *bench) needsForcer() {
 
 // tryForce tries to force a lock that must not be forced, and returns the error.
 func (b *bench) tryForce(c *holdfast.Client, key string, token holdfast.Token) error {
-	return b.retryLate(func() error { return c.ForceRelease(b.contextInTime(), key, token, "") })
+	return b.retryLate(func() error { return c.ForceRelease(b.boundedContext(), key, token, "") })
 }
 
 // forceLock forces a lock. If the answers of the first attempt came too late, a second one may find that it
@@ -184,7 +184,7 @@ func (b *bench) forceLock(c *holdfast.Client, key string, token holdfast.Token, 
 	b.Helper()
 	late := false
 	err := b.retryLate(func() error {
-		err := c.ForceRelease(b.contextInTime(), key, token, why)
+		err := c.ForceRelease(b.boundedContext(), key, token, why)
 		late = late || b.isStall(err)
 		return err
 	})
@@ -202,14 +202,14 @@ func forceComparesToken(b *bench) {
 		b.checkError(b.tryForce(other, "k", token), holdfast.ErrLost)
 	}
 	b.checkHeld(other, "k")
-	if err := b.retryLate(func() error { return l.Extend(b.contextInTime(), b.long) }); err != nil {
+	if err := b.retryLate(func() error { return l.Extend(b.boundedContext(), b.long) }); err != nil {
 		b.Errorf("renewal after rejected force releases: %v", err)
 	}
 	old := l.Token()
 	b.release(l)
 	next := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long})
 	b.checkError(b.tryForce(c, "k", old), holdfast.ErrLost) // the newer holder keeps its lock
-	if err := b.retryLate(func() error { return next.Extend(b.contextInTime(), b.long) }); err != nil {
+	if err := b.retryLate(func() error { return next.Extend(b.boundedContext(), b.long) }); err != nil {
 		b.Errorf("the newer holder's renewal = %v", err)
 	}
 	b.release(next)
@@ -227,7 +227,7 @@ func forceEndsLease(b *bench) {
 	}
 	b.awaitLoss(l)
 	b.checkError(l.Release(b.Context()), holdfast.ErrLost)
-	if err := b.retryLate(func() error { return next.Extend(b.contextInTime(), b.long) }); err != nil {
+	if err := b.retryLate(func() error { return next.Extend(b.boundedContext(), b.long) }); err != nil {
 		b.Errorf("the next holder's renewal = %v", err)
 	}
 	b.release(next)
@@ -241,7 +241,7 @@ func forceServesNextWaiter(b *bench) {
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long, NoRenew: true})
 	told := make(chan error)
 	go func() {
-		next, err := other.Acquire(b.contextInTime(), "k", &holdfast.AcquireOptions{TTL: b.long})
+		next, err := other.Acquire(b.boundedContext(), "k", &holdfast.AcquireOptions{TTL: b.long})
 		if err == nil && next.Token() <= l.Token() {
 			err = fmt.Errorf("token %d after %d", next.Token(), l.Token())
 		}
@@ -255,20 +255,20 @@ func forceServesNextWaiter(b *bench) {
 	if err := <-told; err != nil {
 		b.Errorf("the waiter: %v", err)
 	}
-	b.checkError(b.retryLate(func() error { return l.Extend(b.contextInTime(), b.long) }), holdfast.ErrLost)
+	b.checkError(b.retryLate(func() error { return l.Extend(b.boundedContext(), b.long) }), holdfast.ErrLost)
 	b.checkCleared()
 }
 
 // The reason comes only with the alert of the service: a renewal has none. The alert may be lost, for example
 // if the client does not listen yet.
-func forcedHolderLearnsReason(b *bench) {
+func forcedHolderGetsReason(b *bench) {
 	b.needsForcer()
 	b.skipWithout(b.can.alert && !b.NoAlerts, "driver.Alerter that hears")
 	const why = "ops@here: it hangs"
 	c, other := b.newClient(), b.newClient()
-	for ctx := b.contextInTime(); ctx.Err() == nil; {
+	for ctx := b.boundedContext(); ctx.Err() == nil; {
 		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
-		if err := b.retryLate(func() error { return l.Extend(b.contextInTime(), b.brief) }); err != nil {
+		if err := b.retryLate(func() error { return l.Extend(b.boundedContext(), b.brief) }); err != nil {
 			b.Fatal(err)
 		}
 		b.forceLock(other, "k", l.Token(), why+"\x1b[2J\n"+strings.Repeat("x", 1000))

@@ -37,10 +37,10 @@ func unusualNamesWork(b *bench) {
 			continue
 		}
 		b.checkHeld(all[(i+1)%2], names[i])
-		if err := b.retryLate(func() error { return l.Extend(b.contextInTime(), b.long) }); err != nil {
+		if err := b.retryLate(func() error { return l.Extend(b.boundedContext(), b.long) }); err != nil {
 			b.Errorf("Extend of %.40q = %v", names[i], err)
 		}
-		st, err := all[(i+1)%2].Inspect(b.contextInTime(), names[i])
+		st, err := all[(i+1)%2].Inspect(b.boundedContext(), names[i])
 		if err == nil && (st.Owner != l.Owner() || st.Token != l.Token() || st.Key != names[i]) {
 			b.Errorf("Inspect(%.40q) = %+v, want id %q, token %d", names[i], st, l.Owner(), l.Token())
 		}

@@ -55,7 +55,7 @@ func acquireAllOrNothing(b *bench) {
 // acquireAll returns nil if it fails.
 func (b *bench) acquireAll(c *holdfast.Client, keys []string) (all *holdfast.Leases) {
 	err := b.retryLate(func() (err error) {
-		all, err = c.AcquireAll(b.contextInTime(), keys, &holdfast.AcquireOptions{TTL: b.long})
+		all, err = c.AcquireAll(b.boundedContext(), keys, &holdfast.AcquireOptions{TTL: b.long})
 		return err
 	})
 	if err != nil {
@@ -101,7 +101,7 @@ func acquireAllDoesNotDeadlock(b *bench) {
 // acquireSlot returns nil if it fails.
 func (b *bench) acquireSlot(c *holdfast.Client, slots int) (l *holdfast.Lease) {
 	err := b.retryLate(func() (err error) {
-		l, err = c.Semaphore("k", slots).Acquire(b.contextInTime(), &holdfast.AcquireOptions{TTL: b.long})
+		l, err = c.Semaphore("k", slots).Acquire(b.boundedContext(), &holdfast.AcquireOptions{TTL: b.long})
 		return err
 	})
 	if err != nil {
@@ -197,7 +197,7 @@ func (b *bench) acquireReaderOrWriter(c *holdfast.Client, readers int, shared bo
 		acquire = c.RWLock("k", readers).AcquireRead
 	}
 	err := b.retryLate(func() (err error) {
-		l, err = acquire(b.contextInTime(), &holdfast.AcquireOptions{TTL: b.long})
+		l, err = acquire(b.boundedContext(), &holdfast.AcquireOptions{TTL: b.long})
 		return err
 	})
 	if err != nil {
@@ -300,7 +300,7 @@ func waitingWriterBlocksReaders(b *bench) {
 	if w == nil {
 		return
 	}
-	reader, err := w.Downgrade(b.contextInTime())
+	reader, err := w.Downgrade(b.boundedContext())
 	if err != nil {
 		b.Fatalf("Downgrade() = %v", err)
 	}

@@ -15,14 +15,14 @@ var waitingCases = []testCase{
 	{"AcquireWaitsForRelease", acquireWaitsForRelease},
 	{"ExceededWaitReturnsErrHeld", exceededWaitReturnsHeld},
 	{"CancelledWaitNamesObstacle", cancelledWaitNamesObstacle},
-	{"CancelAtAnyPointLeavesNothing", cancelLeavesNothing},
+	{"CancelAtAnyPointFreesLock", cancelFreesLock},
 	{"WaitersAreServedInOrder", servedInOrder},
-	{"CancelledWaiterDelaysNobody", cancelledWaiterDelaysNobody},
+	{"CancelledWaiterIsSkipped", cancelledWaiterIsSkipped},
 	{"WaitOutlivesDeadHolder", waitOutlivesDeadHolder},
 	{"WaitStartIsReported", waitStartIsReported},
 	{"MaxWaitersCountsOtherWaiters", maxWaitersCountsOthers},
 	{"ObstacleChangeIsReported", obstacleChangeIsReported},
-	{"EndedContextAcquiresNothing", endedContextAcquiresNothing},
+	{"EndedContextDoesNotAcquire", endedContextDoesNotAcquire},
 	{"WaitCanStartDuringOutage", waitStartsInOutage},
 }
 
@@ -91,7 +91,7 @@ func cancelledWaitNamesObstacle(b *bench) {
 }
 
 // Whatever happens first, the grant or the end of the context, the lock is either held by the caller or free.
-func cancelLeavesNothing(b *bench) {
+func cancelFreesLock(b *bench) {
 	const clients = 4
 	g := &guardedSection{b: b}
 	all := b.newClients(clients)
@@ -224,7 +224,7 @@ func (b *bench) serveRound(waiters int, leave []int) []int {
 	contexts := make([]context.Context, waiters)
 	cancels := make([]context.CancelFunc, waiters)
 	for i := range waiters {
-		contexts[i], cancels[i] = context.WithCancel(b.contextInTime())
+		contexts[i], cancels[i] = context.WithCancel(b.boundedContext())
 		defer cancels[i]()
 	}
 	var mu sync.Mutex
@@ -245,7 +245,7 @@ func (b *bench) serveRound(waiters int, leave []int) []int {
 
 func servedInOrder(b *bench) { b.inOrder(8) }
 
-func cancelledWaiterDelaysNobody(b *bench) { b.inOrder(6, 0, 3) }
+func cancelledWaiterIsSkipped(b *bench) { b.inOrder(6, 0, 3) }
 
 // A dead holder delays the waiters by its TTL and their own timer at most.
 func waitOutlivesDeadHolder(b *bench) {
@@ -266,7 +266,7 @@ func waitStartIsReported(b *bench) {
 		Waiting: func(e holdfast.WaitingEvent) { told <- e },
 	}})
 	l := b.acquire(c, "k", nil)
-	ctx, cancel := context.WithCancel(b.contextInTime())
+	ctx, cancel := context.WithCancel(b.boundedContext())
 	done := make(chan error)
 	go func() {
 		_, err := waiter.Acquire(ctx, "k", nil)
@@ -296,7 +296,7 @@ func maxWaitersCountsOthers(b *bench) {
 	b.skipWithout(b.limits.Order, "Limits.Order")
 	c, waiter, other := b.newClient(), b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
-	ctx, cancel := context.WithCancel(b.contextInTime())
+	ctx, cancel := context.WithCancel(b.boundedContext())
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
@@ -304,7 +304,7 @@ func maxWaitersCountsOthers(b *bench) {
 		done <- err
 	}()
 	b.awaitWaiters(c, "k", 1)
-	_, err := other.Acquire(b.contextInTime(), "k", &holdfast.AcquireOptions{MaxWaiters: 1})
+	_, err := other.Acquire(b.boundedContext(), "k", &holdfast.AcquireOptions{MaxWaiters: 1})
 	if held, ok := errors.AsType[*holdfast.HeldError](err); !b.isStall(err) && (!ok || held.Waiters != 1 || errors.Is(err, context.DeadlineExceeded)) {
 		b.Errorf("behind a waiter, with MaxWaiters 1: %v", err)
 	}
@@ -320,7 +320,7 @@ func obstacleChangeIsReported(b *bench) {
 	defer waiter.Close()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
 	told, done := make(chan error, 1000), make(chan error, 1)
-	ctx, cancel := context.WithCancel(b.contextInTime())
+	ctx, cancel := context.WithCancel(b.boundedContext())
 	defer cancel()
 	go func() {
 		_, err := waiter.Acquire(ctx, driver.Request{Key: "k", TTL: b.long, OnObstacle: func(err error) { told <- err }})
@@ -369,7 +369,7 @@ func obstacleChangeIsReported(b *bench) {
 	b.checkCleared()
 }
 
-func endedContextAcquiresNothing(b *bench) {
+func endedContextDoesNotAcquire(b *bench) {
 	drv, other := b.openDriver(), b.newClient()
 	defer drv.Close()
 	ctx, cancel := context.WithCancel(b.Context())
@@ -387,7 +387,7 @@ func waitStartsInOutage(b *bench) {
 	c := b.newClient()
 	b.StopNodes(max(b.Nodes, 1))
 	time.AfterFunc(300*time.Millisecond, b.StartNodes) // a client that asks meanwhile reaches no node
-	l, err := c.Acquire(b.contextInTime(), "k", &holdfast.AcquireOptions{TTL: b.long})
+	l, err := c.Acquire(b.boundedContext(), "k", &holdfast.AcquireOptions{TTL: b.long})
 	if err != nil {
 		b.Fatalf("the wait ended with %v", err)
 	}

@@ -92,7 +92,7 @@ func (c *claim) acquireLock(ctx context.Context) (driver.Grant, error) {
 	return attempt.Run(ctx)
 }
 
-// answer has the columns that the SQL function acquire returns.
+// answer holds the columns that the SQL function acquire returns.
 type answer struct {
 	Token              *int64 // nil: denied
 	Owner              *string

@@ -219,7 +219,7 @@ func (l *doctorRun) checkPooler(ctx context.Context) error {
 	there, shared, err := l.d.compareSessions(ctx, l.conn)
 	switch {
 	case there && errorCode(err) == tooMany: // checkConnections warns of it; there is no second session to compare
-		l.OK("pooler", "none; %s", l.d.wayToWait())
+		l.OK("pooler", "none; %s", l.d.waitMethod())
 		return nil
 	case err != nil:
 		return err
@@ -228,7 +228,7 @@ func (l *doctorRun) checkPooler(ctx context.Context) error {
 			"use a server that gives each connection a session of its own")
 		return nil
 	case there:
-		l.OK("pooler", "none; %s", l.d.wayToWait())
+		l.OK("pooler", "none; %s", l.d.waitMethod())
 		return nil
 	}
 	if _, err := l.conn.Exec(ctx, "LISTEN "+pgx.Identifier{l.d.owners.Client}.Sanitize(), pgx.QueryExecModeExec); err != nil {
@@ -236,7 +236,7 @@ func (l *doctorRun) checkPooler(ctx context.Context) error {
 	}
 	waiting, cancel := context.WithTimeout(ctx, pace.NotifyTime())
 	defer cancel()
-	heard, err := l.d.hearsChannel(waiting, l.conn, &l.in)
+	heard, err := l.d.receivesOwnNotification(waiting, l.conn, &l.in)
 	switch {
 	case err != nil:
 		return err
@@ -261,8 +261,8 @@ func (d *Driver) maxConns() int {
 	return n
 }
 
-// wayToWait names the way in which waiters on direct connections are notified of their turn.
-func (d *Driver) wayToWait() string {
+// waitMethod names the way in which waiters on direct connections are notified of their turn.
+func (d *Driver) waitMethod() string {
 	d.waitConns.mu.Lock()
 	defer d.waitConns.mu.Unlock()
 	switch {

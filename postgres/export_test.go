@@ -58,8 +58,9 @@ func LockedTable(query string) (table string, seen []string, err error) {
 // HandlePayload handles a notification with this payload.
 func (d *Driver) HandlePayload(payload string) { d.handlePayload(payload) }
 
-// HearsChannel reports whether d takes notifications on channel for its own. listening is called before d asks.
-func (d *Driver) HearsChannel(ctx context.Context, channel string, listening func()) (bool, error) {
+// ReceivesOwnNotification reports whether d takes notifications on channel for its own. listening is called
+// before d asks.
+func (d *Driver) ReceivesOwnNotification(ctx context.Context, channel string, listening func()) (bool, error) {
 	var in inbox
 	conn, err := d.dialConn(ctx, in.add)
 	if err != nil {
@@ -72,7 +73,7 @@ func (d *Driver) HearsChannel(ctx context.Context, channel string, listening fun
 	listening()
 	ctx, cancel := context.WithTimeout(ctx, pace.NotifyTime())
 	defer cancel()
-	return d.hearsChannel(ctx, conn, &in)
+	return d.receivesOwnNotification(ctx, conn, &in)
 }
 
 // WaitForWake returns a channel that receives when a notification wakes the waiter owner.
@@ -136,7 +137,7 @@ func (d *Driver) AbandonAfterGrant(key string, open func()) error {
 }
 
 // NoteCrowd makes the next claim for key go to the turnstile at once.
-func (d *Driver) NoteCrowd(key string) { d.notesCrowd(key, true) }
+func (d *Driver) NoteCrowd(key string) { d.seesOtherWaiters(key, true) }
 
 // NoteDoubt records that a statement of owner may be executed late. DoubtedOwners returns the number of such
 // owners.

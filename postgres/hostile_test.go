@@ -26,9 +26,9 @@ func serverMessage(kind byte, body ...byte) []byte {
 // greeting accepts any client.
 var greeting = bytes.Join([][]byte{serverMessage('R', 0, 0, 0, 0), serverMessage('K', 0, 0, 0, 1, 0, 0, 0, 2), serverMessage('Z', 'I')}, nil)
 
-// startImpostor starts a server that accepts each client and then sends what talk writes. It returns its
+// startFakeServer starts a server that accepts each client and then sends what talk writes. It returns its
 // address.
-func startImpostor(t testing.TB, talk func(net.Conn)) string {
+func startFakeServer(t testing.TB, talk func(net.Conn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -66,7 +66,7 @@ func TestEndlessAnswerReturnsError(t *testing.T) {
 		"more than 8 MB":  started,
 		"at most 1048576": append(bytes.Clone(started), 'D', 0x7f, 0xff, 0xff, 0xff),
 	} {
-		url := startImpostor(t, func(conn net.Conn) {
+		url := startFakeServer(t, func(conn net.Conn) {
 			conn.Write(first)
 			for range 1000 {
 				if _, err := conn.Write(row); err != nil {
@@ -101,7 +101,7 @@ func TestEndlessNotificationsEndConnection(t *testing.T) {
 			return serverMessage('A', []byte("\x00\x00\x00\x01a\x00"+strings.Repeat("x", min(8000*i, 80_000))+"\x00")...)
 		}},
 	} {
-		url := startImpostor(t, func(conn net.Conn) {
+		url := startFakeServer(t, func(conn net.Conn) {
 			for i := range 20_000 {
 				if _, err := conn.Write(news.message(i)); err != nil {
 					return
@@ -124,7 +124,7 @@ func TestEndlessNotificationsEndConnection(t *testing.T) {
 // A server reports each change of a setting, and a connection may live for years.
 func TestChangedSettingsKeepConnection(t *testing.T) {
 	t.Parallel()
-	url := startImpostor(t, func(conn net.Conn) {
+	url := startFakeServer(t, func(conn net.Conn) {
 		var all []byte
 		for i := range 20_000 { // 600 KB
 			all = append(all, serverMessage('S', []byte("setting"+strconv.Itoa(i%20)+"\x00"+strconv.Itoa(i)+"\x00")...)...)
@@ -150,7 +150,7 @@ func TestChangedSettingsKeepConnection(t *testing.T) {
 func TestUnknownErrorCodeNamesOtherServer(t *testing.T) {
 	t.Parallel()
 	refused := serverMessage('E', []byte("SERROR\x00C90022\x00MFunction \"pg_advisory_xact_lock\" not found\x00\x00")...)
-	url := startImpostor(t, func(conn net.Conn) {
+	url := startFakeServer(t, func(conn net.Conn) {
 		conn.Write(append(refused, serverMessage('Z', 'I')...))
 		conn.Read(make([]byte, 4096)) // until the client has read it
 	})
@@ -168,7 +168,7 @@ func TestUnknownErrorCodeNamesOtherServer(t *testing.T) {
 // A server that only speaks the protocol may answer without a row. The program must not panic.
 func TestAnswerWithoutRowReturnsError(t *testing.T) {
 	t.Parallel()
-	url := startImpostor(t, func(conn net.Conn) {
+	url := startFakeServer(t, func(conn net.Conn) {
 		conn.Write(bytes.Join([][]byte{serverMessage('1'), serverMessage('2'), serverMessage('n'), serverMessage('C', 'S', 0), serverMessage('Z', 'I')}, nil))
 		conn.Read(make([]byte, 4096)) // until the client has read it
 	})
@@ -235,7 +235,7 @@ func startSilent(t *testing.T) (url string) {
 func TestRenewalOnFullDatabaseReturnsAtOnce(t *testing.T) {
 	t.Parallel()
 	said := append([]byte("SERROR\x00VERROR\x00C53100\x00Mcould not extend file: No space left on device\x00"), 0)
-	url := startImpostor(t, func(conn net.Conn) {
+	url := startFakeServer(t, func(conn net.Conn) {
 		conn.Write(append(serverMessage('E', said...), serverMessage('Z', 'I')...))
 		conn.Read(make([]byte, 4096)) // until the client has read it
 	})
@@ -327,7 +327,7 @@ func FuzzNotification(f *testing.F) {
 // FuzzServer: whatever the server answers, the call ends in time without a panic.
 func FuzzServer(f *testing.F) {
 	answers := make(chan []byte, 1)
-	url := startImpostor(f, func(conn net.Conn) {
+	url := startFakeServer(f, func(conn net.Conn) {
 		select {
 		case answer := <-answers:
 			conn.Write(answer)

@@ -259,7 +259,7 @@ func (d *Driver) probeChannel(ctx context.Context, conn *pgx.Conn, in *inbox) er
 	case there:
 		return nil
 	}
-	switch heard, err := d.hearsChannel(ctx, conn, in); {
+	switch heard, err := d.receivesOwnNotification(ctx, conn, in); {
 	case err != nil:
 		return fmt.Errorf("probe: %w", err)
 	case !heard:
@@ -288,10 +288,10 @@ func (d *Driver) noteShared() {
 	d.states.SetBestState(0, driver.NodePolling, errShared)
 }
 
-// hearsChannel reports whether conn, which listens to the driver's channel, receives a notification. If not,
+// receivesOwnNotification reports whether conn, which listens to the driver's channel, receives a notification. If not,
 // conn stops listening. A notification without the text that it sends proves nothing: behind a pooler, conn
 // also receives what is meant for another client whose LISTEN went to the same session.
-func (d *Driver) hearsChannel(ctx context.Context, conn *pgx.Conn, in *inbox) (bool, error) {
+func (d *Driver) receivesOwnNotification(ctx context.Context, conn *pgx.Conn, in *inbox) (bool, error) {
 	sent := rand.Text()
 	if _, err := d.pool.Exec(ctx, "SELECT pg_notify($1, $2)", pgx.QueryExecModeExec, d.owners.Client, sent); err != nil {
 		return false, err

@@ -101,7 +101,7 @@ func TestDriverReportsPollingBehindPoolerOnce(t *testing.T) {
 func TestOthersNotificationDoesNotProveListening(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
-	heard, err := d.HearsChannel(r.Context(), "other", func() { r.execSQL("SELECT pg_notify('other', '')") })
+	heard, err := d.ReceivesOwnNotification(r.Context(), "other", func() { r.execSQL("SELECT pg_notify('other', '')") })
 	if heard || err != nil {
 		t.Errorf("notifications to other clients only: listening = %v, %v; want false", heard, err)
 	}

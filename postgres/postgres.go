@@ -311,7 +311,7 @@ func (d *Driver) repeatRelease(g driver.Grant, keep time.Duration, begun func())
 	ctx, cancel := context.WithTimeout(d.calls.Work, max(g.TTL, keep))
 	defer cancel()
 	if conn := d.takeTurnstile(g.Owner); conn != nil {
-		if begun(); d.freeThrough(ctx, conn, g, keep) {
+		if begun(); d.releaseAtTurnstile(ctx, conn, g, keep) {
 			return nil
 		}
 	}

@@ -63,9 +63,9 @@ func (r *reserve) awaitTurn(ctx context.Context) error {
 // passTurn gives the turn to the next statement.
 func (r *reserve) passTurn() { <-r.turn }
 
-// cuttableContext returns a context that ends with ctx, or when another statement cuts this one. The caller
+// interruptibleContext returns a context that ends with ctx, or when another statement cuts this one. The caller
 // has the turn.
-func (r *reserve) cuttableContext(ctx context.Context) (context.Context, context.CancelFunc) {
+func (r *reserve) interruptibleContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cut := context.WithCancel(ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,7 +116,7 @@ func onReserve[T any](ctx context.Context, d *Driver, ttl time.Duration, scan pg
 	if err := d.reserve.awaitTurn(ctx); err != nil {
 		return r, d.explainError(ctx, err, false)
 	}
-	inTurn, cut := d.reserve.cuttableContext(ctx)
+	inTurn, cut := d.reserve.interruptibleContext(ctx)
 	defer cut()
 	if err := d.openReserve(inTurn); err != nil {
 		d.reserve.passTurn()
@@ -134,7 +134,7 @@ func onReserve[T any](ctx context.Context, d *Driver, ttl time.Duration, scan pg
 }
 
 // openReserve opens the reserve connection unless it is open, in half of the time until ctx ends. The caller
-// has the turn. The attempt goes on after its caller has left, and the next caller takes its result: a hook of
+// has the turn. The attempt continues after its caller has left, and the next caller takes its result: a hook of
 // the pool may take any time and ignore its context. The attempt has only its caller's time, so that a
 // connection that hangs does not cost a short lease.
 func (d *Driver) openReserve(ctx context.Context) error {

@@ -16,7 +16,7 @@ func TestUrgentRenewalInterruptsReserveConnection(t *testing.T) {
 		if err := r.awaitTurn(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		first, end := r.cuttableContext(t.Context())
+		first, end := r.interruptibleContext(t.Context())
 		defer end()
 		gone, leave := context.WithCancel(t.Context())
 		leave()

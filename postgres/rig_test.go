@@ -51,7 +51,7 @@ func startAlone(t *testing.T, settings ...string) *pgproc.Server {
 	return fixture.StopAtEnd(t, s, err)
 }
 
-// rig has a schema of the server and the clients that use it.
+// rig holds a schema of the server and the clients that use it.
 type rig struct {
 	*fixture.Rig
 	socket string // address for clients

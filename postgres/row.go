@@ -92,7 +92,7 @@ func checkLockable(ctx context.Context, tx pgx.Tx, query string) error {
 	var name, kind *string // nil: a table
 	err = tx.QueryRow(ctx, tableKindSQL, pgx.QueryExecModeExec, table).Scan(&level, &name, &kind)
 	if err == nil {
-		err = underWay(tx)
+		err = checkTxOpen(tx)
 	}
 	switch {
 	case err != nil:
@@ -105,9 +105,9 @@ func checkLockable(ctx context.Context, tx pgx.Tx, query string) error {
 	return fmt.Errorf("%w: %s is %s, whose rows FOR UPDATE does not lock for sure; read from the table itself", driver.ErrInvalid, *name, *kind)
 }
 
-// underWay returns an error if the server has ended the transaction. Without one, each statement commits by
+// checkTxOpen returns an error if the server has ended the transaction. Without one, each statement commits by
 // itself and its row locks end with it. Call it after a statement that has succeeded.
-func underWay(tx pgx.Tx) error {
+func checkTxOpen(tx pgx.Tx) error {
 	if conn := tx.Conn(); conn != nil && conn.PgConn().TxStatus() == 'I' { // nil: tx is a fake of a test
 		return fmt.Errorf("%w: something in it has sent COMMIT or ROLLBACK, so nothing stays locked; begin another", pgx.ErrTxClosed)
 	}

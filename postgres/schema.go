@@ -68,7 +68,7 @@ const notifyForcedSQL = `WITH noted AS (
 	UPDATE holdfast.ticket SET holder = jsonb_build_object('forced', $3::text) WHERE name = $1::text AND owner = $2::text AND gone
 ) SELECT holdfast.told($4::text, $5::text)`
 
-// schema has the statements for one schema.
+// schema holds the statements for one schema.
 type schema struct {
 	raw, name                                                 string // name is quoted
 	acquire, adopt, renew, free, release, force, tell, forced string

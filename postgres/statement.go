@@ -35,7 +35,7 @@ func mayHaveRun(err error) bool {
 	return ok && f.doubt
 }
 
-// reply has the rows that a statement returned.
+// reply holds the rows that a statement returned.
 type reply[T any] struct {
 	rows  []T
 	sent  time.Time
@@ -328,8 +328,8 @@ func (d *Driver) explainError(ctx context.Context, err error, doubt bool) *failu
 	return f
 }
 
-// ofTLS names the libpq settings for TLS. The server's certificate must name the host.
-var ofTLS = driverkit.TLSNaming{Authority: "sslrootcert", Pair: "sslcert and sslkey"}
+// tlsNaming names the libpq settings for TLS. The server's certificate must name the host.
+var tlsNaming = driverkit.TLSNaming{Authority: "sslrootcert", Pair: "sslcert and sslkey"}
 
 // connectFix returns the fix for a connect error that may also go away by itself; empty: the error's text
 // is enough.
@@ -340,7 +340,7 @@ func connectFix(err error) string {
 	case strings.Contains(err.Error(), withoutTLS):
 		return "turn on ssl on the server, or choose another sslmode"
 	}
-	return ofTLS.TLSFix(err.Error())
+	return tlsNaming.TLSFix(err.Error())
 }
 
 // tooManyFix is the fix for a server without free connections.

@@ -41,7 +41,7 @@ const (
 	waitConnRetry = 5 * time.Second
 )
 
-// waitConns has the connections on which waiters of a driver block at turnstiles. A waiter has its session to
+// waitConns holds the connections on which waiters of a driver block at turnstiles. A waiter has its session to
 // itself until it has left the turnstile.
 type waitConns struct {
 	mu   sync.Mutex // guards the fields below
@@ -320,7 +320,7 @@ func (v *visit) run(ctx context.Context, d *Driver, conn *pgx.Conn, args []any) 
 		}
 		return
 	}
-	d.notesCrowd(args[0].(string), !through || *r.rows[0].Blocked)
+	d.seesOtherWaiters(args[0].(string), !through || *r.rows[0].Blocked)
 	switch {
 	case ended: // a late cancel request would hit the next statement
 		d.waitConns.discardConn(conn)
@@ -329,8 +329,8 @@ func (v *visit) run(ctx context.Context, d *Driver, conn *pgx.Conn, args []any) 
 	}
 }
 
-// notesCrowd records whether others were at the turnstile of the name.
-func (d *Driver) notesCrowd(name string, crowd bool) {
+// seesOtherWaiters records whether others were at the turnstile of the name.
+func (d *Driver) seesOtherWaiters(name string, crowd bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if crowd {
@@ -435,9 +435,9 @@ func (d *Driver) takeTurnstile(owner string) *pgx.Conn {
 	return p.conn
 }
 
-// freeThrough releases g and leaves the turnstile in one statement, on the session that has the turnstile. It
+// releaseAtTurnstile releases g and leaves the turnstile in one statement, on the session that has the turnstile. It
 // reports whether the release is confirmed.
-func (d *Driver) freeThrough(ctx context.Context, conn *pgx.Conn, g driver.Grant, keep time.Duration) bool {
+func (d *Driver) releaseAtTurnstile(ctx context.Context, conn *pgx.Conn, g driver.Grant, keep time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(g.TTL, pace.Alone))
 	defer cancel()
 	bury := d.hasLateStatement(g.Owner)

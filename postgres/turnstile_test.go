@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// anEntry is a text by which a proxy recognizes the statement that blocks at the turnstile.
-const anEntry = ".enter("
+// entryText is a text by which a proxy recognizes the statement that blocks at the turnstile.
+const entryText = ".enter("
 
 // openSession opens a session of the server.
 func (r *rig) openSession() *pgx.Conn {
@@ -92,7 +92,8 @@ func TestTimedOutBlockKeepsItsTurn(t *testing.T) {
 	}
 }
 
-// TestHandOverTakesTwoStatements of the client that takes the lock and frees it. Every five seconds the driver sends one more.
+// The client that acquires and releases the lock sends two statements. Every five seconds the driver sends one
+// more.
 func TestHandOverTakesTwoStatements(t *testing.T) {
 	r := startRig(t)
 	holder, inside := r.newDriver(), r.openSession() // which stands for a holder that has come through the turnstile
@@ -190,7 +191,7 @@ func TestLateTurnstileEntryTakesNoLock(t *testing.T) {
 	r := startRig(t)
 	holder, waiter := r.newDriver(), r.newDriver()
 	g := r.AcquireGrant(holder, "k", endlessTTL)
-	pass := r.SendLate(waiter, anEntry, false, func(ctx context.Context) {
+	pass := r.SendLate(waiter, entryText, false, func(ctx context.Context) {
 		if _, err := waiter.Acquire(ctx, driver.Request{Key: "k", TTL: endlessTTL}); !errors.Is(err, context.Canceled) {
 			t.Errorf("Acquire() = %v, want that it was cancelled", err)
 		}

@@ -52,7 +52,7 @@ func (s schema) checkLease(ctx context.Context, tx pgx.Tx, lease Lease) error {
 	case tag.RowsAffected() == 0:
 		err = fmt.Errorf("%w: the database has another holder, or none", driver.ErrLost)
 	default:
-		err = underWay(tx)
+		err = checkTxOpen(tx)
 	}
 	if err != nil {
 		return fmt.Errorf("postgres: fenced %q: %w", lease.Key(), err)

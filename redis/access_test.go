@@ -130,7 +130,7 @@ func TestUserWithMinimalPermissionsCanLock(t *testing.T) {
 		l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL})
 		next := make(chan error)
 		go func() {
-			l, err := other.Acquire(r.contextInTime(), "k", nil)
+			l, err := other.Acquire(r.boundedContext(), "k", nil)
 			if err == nil {
 				err = l.Release(context.Background())
 			}
@@ -476,7 +476,7 @@ func TestCertificatesAreReadForEachConnection(t *testing.T) {
 		select {
 		case e := <-events:
 			refused = e.State == driver.NodeDown && strings.Contains(fmt.Sprint(e.Err), "TLS handshake")
-		case <-r.contextInTime().Done():
+		case <-r.boundedContext().Done():
 			t.Fatal("the server's new certificate was not used")
 		}
 	}

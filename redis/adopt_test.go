@@ -33,7 +33,7 @@ func TestAdoptionSurvivesRestartFromSnapshot(t *testing.T) {
 	adopted := make(chan *holdfast.Lease)
 	go func() {
 		defer close(adopted)
-		m, err := c.Adopt(r.contextInTime(), "k", l.Owner(), l.Token(), &holdfast.AcquireOptions{TTL: longTTL})
+		m, err := c.Adopt(r.boundedContext(), "k", l.Owner(), l.Token(), &holdfast.AcquireOptions{TTL: longTTL})
 		if err != nil {
 			t.Error(err)
 			return
@@ -61,16 +61,16 @@ func TestNoteOfTakeoverOutlastsTrust(t *testing.T) {
 			r := startRig(t, n)
 			c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{MaxTTL: longTTL}), nil)
 			for what, take := range map[string]func(l *holdfast.Lease) error{
-				"force": func(l *holdfast.Lease) error { return c.ForceRelease(r.contextInTime(), l.Key(), l.Token(), "") },
+				"force": func(l *holdfast.Lease) error { return c.ForceRelease(r.boundedContext(), l.Key(), l.Token(), "") },
 				"adopt": func(l *holdfast.Lease) error {
 					if err := l.Detach(); err != nil {
 						return err
 					}
-					m, err := c.Adopt(r.contextInTime(), l.Key(), l.Owner(), l.Token(), nil)
+					m, err := c.Adopt(r.boundedContext(), l.Key(), l.Owner(), l.Token(), nil)
 					if err != nil {
 						return err
 					}
-					return m.Release(r.contextInTime())
+					return m.Release(r.boundedContext())
 				},
 			} {
 				l := r.acquire(c, what, &holdfast.AcquireOptions{TTL: longTTL, Adoptable: true})

@@ -111,7 +111,7 @@ func (c *cluster) laneOf(lock engine.Lock) *engine.Lane {
 func (c *cluster) sendTo(to *node, e link.Entry) {
 	if to == nil {
 		if rt, ok := e.Route.(*route); ok {
-			c.noteCarried(rt, nil)
+			c.noteExecuted(rt, nil)
 		}
 		e.Req.Fail(engine.Failure{Err: errNoShard, Unsent: true})
 		return
@@ -119,9 +119,9 @@ func (c *cluster) sendTo(to *node, e link.Entry) {
 	to.sendEntry(e)
 }
 
-// noteCarried records that a request of rt was answered, or never will be, and sends the requests that waited
+// noteExecuted records that a request of rt was answered, or never will be, and sends the requests that waited
 // for it. Earlier requests of the same lock that done overtook fail.
-func (c *cluster) noteCarried(rt *route, done *engine.Request) {
+func (c *cluster) noteExecuted(rt *route, done *engine.Request) {
 	var late []link.Entry
 	rt.mu.Lock()
 	rt.out--
@@ -194,7 +194,7 @@ func (c *cluster) flushRoute(rt *route) {
 	rt.on, rt.out = to, len(list)
 	rt.mu.Unlock()
 	for _, e := range late {
-		c.failUncarried(to, e, errMoving)
+		c.failUnexecuted(to, e, errMoving)
 	}
 	for _, e := range list {
 		c.sendTo(to, e)
@@ -205,8 +205,8 @@ func (c *cluster) flushRoute(rt *route) {
 	}
 }
 
-// failUncarried fails a request that no shard has executed and that is on no route any more.
-func (c *cluster) failUncarried(n *node, e link.Entry, err error) {
+// failUnexecuted fails a request that no shard has executed and that is on no route any more.
+func (c *cluster) failUnexecuted(n *node, e link.Entry, err error) {
 	e.Route = nil
 	if n == nil {
 		e.Req.Fail(engine.Failure{Err: err, Unsent: true})
@@ -247,8 +247,8 @@ func (c *cluster) takeRedirection(n *node, e link.Entry, v resp.Value) bool {
 		return false
 	}
 	if c.d.engine.Now() > seekDeadline(&e) {
-		c.noteCarried(rt, nil)
-		c.failUncarried(n, e, v.Err())
+		c.noteExecuted(rt, nil)
+		c.failUnexecuted(n, e, v.Err())
 		return true
 	}
 	if e.Turns++; e.Turns > maxTurns {
@@ -349,7 +349,7 @@ func (c *cluster) blameNode(n *node, err error) error { return fmt.Errorf("shard
 
 func (c *cluster) noteAnswered(e link.Entry, done *engine.Request) {
 	if rt, ok := e.Route.(*route); ok {
-		c.noteCarried(rt, done)
+		c.noteExecuted(rt, done)
 	}
 }
 
@@ -374,12 +374,12 @@ func (c *cluster) Subscribe() {
 
 func (c *cluster) noteSubscription(s *connection, refused error) {
 	s.hears.Store(refused == nil)
-	c.news.publishState(c.hearsAllShards, func(yes bool) { c.d.engine.SetSubscribed(0, yes) })
+	c.news.publishState(c.receivesAllWakeUps, func(yes bool) { c.d.engine.SetSubscribed(0, yes) })
 }
 
-// hearsAllShards reports whether wake-ups arrive from all connected shards. A shard that is connected later
+// receivesAllWakeUps reports whether wake-ups arrive from all connected shards. A shard that is connected later
 // subscribes before anything else.
-func (c *cluster) hearsAllShards() bool {
+func (c *cluster) receivesAllWakeUps() bool {
 	for _, n := range c.members() {
 		l := n.link.Load()
 		if l == nil || l.hears.Load() {

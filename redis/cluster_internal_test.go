@@ -361,7 +361,7 @@ func TestReleaseOwedToRetiredShardGoesToSuccessor(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			next.settleDebts(next.link.Load())
+			next.sendDebts(next.link.Load())
 		}()
 		if at := takeScripts(atB); !slices.Contains(at, first[1]) {
 			t.Errorf("b received %q, want the %s", at, first[1])

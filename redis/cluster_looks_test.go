@@ -45,7 +45,7 @@ func TestOperatorsSeeWholeCluster(t *testing.T) {
 	}
 	select {
 	case <-leases[0].Context().Done():
-	case <-r.contextInTime().Done():
+	case <-r.boundedContext().Done():
 		t.Error("the holder was not notified")
 	}
 	checkMentions(t, context.Cause(leases[0].Context()), "maintenance")

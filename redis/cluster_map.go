@@ -234,11 +234,11 @@ func (c *cluster) retireShard(n *node) {
 	n.mu.Unlock()
 	due := n.takeDebts()
 	n.stop()
-	c.inheritDebts(n, due)
+	c.takeOverDebts(n, due)
 }
 
-// inheritDebts passes the releases that n has not executed to the shards that now have the locks.
-func (c *cluster) inheritDebts(n *node, debts []debt) {
+// takeOverDebts passes the releases that n has not executed to the shards that now have the locks.
+func (c *cluster) takeOverDebts(n *node, debts []debt) {
 	parts := make(map[*node][]debt)
 	for _, d := range debts {
 		to := c.nodeForRelease(&d.Lock, n)

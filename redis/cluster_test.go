@@ -198,7 +198,7 @@ func TestLeaseIsRenewedInEachPhaseOfMove(t *testing.T) {
 		phases := 0
 		r.move("k", func() {
 			phases++
-			if err := l.Extend(r.contextInTime(), longTTL); err != nil {
+			if err := l.Extend(r.boundedContext(), longTTL); err != nil {
 				t.Errorf("a waiter: %v, phase %d: %v", waits, phases, err)
 			}
 		})
@@ -252,7 +252,7 @@ func TestWaiterFollowsItsSlot(t *testing.T) {
 	l := r.acquire(c, "k", nil)
 	granted := make(chan error, 1)
 	go func() {
-		l, err := other.Acquire(r.contextInTime(), "k", nil)
+		l, err := other.Acquire(r.boundedContext(), "k", nil)
 		if err == nil {
 			defer l.Release(context.Background())
 		}
@@ -302,7 +302,7 @@ func TestFailedOverShardSitsOutQuarantine(t *testing.T) {
 		t.Log(err)
 		return errors.As(err, &quarantine)
 	})
-	l, err := other.Acquire(r.contextInTime(), "{k}2", ttl)
+	l, err := other.Acquire(r.boundedContext(), "{k}2", ttl)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -82,8 +82,8 @@ type set interface {
 	noteAnswered(e link.Entry, done *engine.Request)
 	// blameNode adds the name of n to an error.
 	blameNode(n *node, err error) error
-	// nodeForRelease returns the node that executes a release for n. inheritDebts takes over the releases that
+	// nodeForRelease returns the node that executes a release for n. takeOverDebts takes over the releases that
 	// could not be sent to n.
 	nodeForRelease(lock *engine.Lock, n *node) *node
-	inheritDebts(n *node, debts []debt)
+	takeOverDebts(n *node, debts []debt)
 }

@@ -148,10 +148,10 @@ func (l *damagedLock) checkListings() {
 	l.Helper()
 	l.plantKeys()
 	seen := driver.Status{}
-	if err := l.d.List(l.contextInTime(), "", func(st driver.Status) bool { seen = st; return true }); err != nil {
+	if err := l.d.List(l.boundedContext(), "", func(st driver.Status) bool { seen = st; return true }); err != nil {
 		l.Errorf("%s: List = %v", l.keyDamage.name, err)
 	}
-	st, err := l.d.Inspect(l.contextInTime(), l.key)
+	st, err := l.d.Inspect(l.boundedContext(), l.key)
 	if err != nil || st.Owner != l.owner || st.Token != l.token || st.Remaining < -time.Second {
 		l.Errorf("%s: Inspect = %q, token %d, %v left, %v", l.keyDamage.name, st.Owner, st.Token, st.Remaining, err)
 	}
@@ -172,7 +172,7 @@ func (l *damagedLock) checkLeaks() {
 	l.Helper()
 	l.plantKeys()
 	var told strings.Builder
-	for leak, err := range l.d.Leaks(l.contextInTime(), nil) {
+	for leak, err := range l.d.Leaks(l.boundedContext(), nil) {
 		if err != nil {
 			l.Errorf("%s: Leaks = %v", l.keyDamage.name, err)
 		}
@@ -191,7 +191,7 @@ func (l *damagedLock) checkLeaks() {
 func (l *damagedLock) checkAcquire() {
 	l.Helper()
 	l.plantKeys()
-	g, err := l.d.Acquire(l.contextInTime(), driver.Request{Key: l.key, TTL: longTTL, NoWait: true})
+	g, err := l.d.Acquire(l.boundedContext(), driver.Request{Key: l.key, TTL: longTTL, NoWait: true})
 	switch {
 	case l.take != nil:
 		l.checkError("Acquire", err, l.take)
@@ -208,7 +208,7 @@ func (l *damagedLock) checkForce() {
 	l.Helper()
 	l.plantKeys()
 	key, _, _ := l.keys()
-	took, err := l.d.Force(l.contextInTime(), l.key, l.token, "it is damaged")
+	took, err := l.d.Force(l.boundedContext(), l.key, l.token, "it is damaged")
 	if took != (l.owner != "") || err != nil || l.do(0, "EXISTS", key) != int64(0) {
 		l.Errorf("%s: Force = %v, %v, and EXISTS %v", l.keyDamage.name, took, err, l.do(0, "EXISTS", key))
 	}
@@ -219,7 +219,7 @@ func (l *damagedLock) checkHolder() {
 	l.Helper()
 	l.do(0, "FLUSHDB")
 	key, _, queue := l.keys()
-	g, err := l.d.Acquire(l.contextInTime(), driver.Request{Key: l.key, TTL: longTTL})
+	g, err := l.d.Acquire(l.boundedContext(), driver.Request{Key: l.key, TTL: longTTL})
 	if err != nil {
 		l.Fatal(l.keyDamage.name, err)
 	}
@@ -228,10 +228,10 @@ func (l *damagedLock) checkHolder() {
 			l.do(0, cmd...)
 		}
 	}
-	if renewal := l.d.Renew(l.contextInTime(), []driver.Grant{g})[0]; renewal.Err != nil {
+	if renewal := l.d.Renew(l.boundedContext(), []driver.Grant{g})[0]; renewal.Err != nil {
 		l.Errorf("%s: Renew = %v", l.keyDamage.name, renewal.Err)
 	}
-	ctx, cancel := context.WithCancel(l.contextInTime())
+	ctx, cancel := context.WithCancel(l.boundedContext())
 	defer cancel()
 	if err := l.d.Release(ctx, g, 0); l.names == "queue" {
 		l.checkError("Release", err, []string{"WRONGTYPE"})
@@ -249,7 +249,7 @@ func TestTokensRiseUntilCounterIsExhausted(t *testing.T) {
 	r.do(0, "SET", wire.ServerFence("lock:k"), strconv.Itoa(quorum.MaxToken-100))
 	last := int64(0)
 	for range 10 {
-		g, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: longTTL, NoWait: true})
+		g, err := d.Acquire(r.boundedContext(), driver.Request{Key: "k", TTL: longTTL, NoWait: true})
 		if err != nil {
 			checkMentions(t, err, wire.ServerFence("lock:k"), "DEL")
 			break
@@ -258,7 +258,7 @@ func TestTokensRiseUntilCounterIsExhausted(t *testing.T) {
 			t.Errorf("token %d after %d", g.Token, last)
 		}
 		last = g.Token
-		if err := d.Release(r.contextInTime(), g, 0); err != nil {
+		if err := d.Release(r.boundedContext(), g, 0); err != nil {
 			t.Error(err)
 		}
 	}
@@ -266,7 +266,7 @@ func TestTokensRiseUntilCounterIsExhausted(t *testing.T) {
 		t.Error("no grant below the maximum")
 	}
 	r.do(0, "DEL", wire.ServerFence("lock:k"))
-	if _, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: longTTL}); err != nil { // the first answer may be from before the floor
+	if _, err := d.Acquire(r.boundedContext(), driver.Request{Key: "k", TTL: longTTL}); err != nil { // the first answer may be from before the floor
 		t.Errorf("after DEL: %v", err)
 	}
 }
@@ -285,7 +285,7 @@ func TestUnreadableKeyDoesNotHideOtherLeaks(t *testing.T) {
 	t.Cleanup(func() { d.Close() })
 	found := 0
 	var told error
-	for _, err := range d.Leaks(r.contextInTime(), nil) {
+	for _, err := range d.Leaks(r.boundedContext(), nil) {
 		if told = err; err == nil {
 			found++
 		}
@@ -301,7 +301,7 @@ func TestDamagedRedissonKeysAreForced(t *testing.T) {
 	r := startRig(t, 1)
 	const owner = "0b7f6c52-9f0e-8a59-8e35-6f1f6a1c2d3e:42"
 	fence, queue := wire.RedissonFence("k"), wire.QueueKey("k")
-	d := r.openDriver(r.nodes(), likeRedisson)
+	d := r.openDriver(r.nodes(), redissonOptions)
 	t.Cleanup(func() { d.Close() })
 	for _, cmd := range [][]string{
 		{"SET", fence, "abc"},
@@ -315,7 +315,7 @@ func TestDamagedRedissonKeysAreForced(t *testing.T) {
 		r.do(0, "FLUSHDB")
 		r.do(0, "HSET", "k", owner, "1")
 		r.do(0, cmd...)
-		if err := d.List(r.contextInTime(), "", func(st driver.Status) bool {
+		if err := d.List(r.boundedContext(), "", func(st driver.Status) bool {
 			if st.Owner != owner || st.Token != 0 {
 				t.Errorf("%q: List shows %q with token %d", cmd, st.Owner, st.Token)
 			}
@@ -323,10 +323,10 @@ func TestDamagedRedissonKeysAreForced(t *testing.T) {
 		}); err != nil {
 			t.Errorf("%q: List = %v", cmd, err)
 		}
-		if took, err := d.Force(r.contextInTime(), "k", 0, "it is damaged"); !took || err != nil || r.do(0, "EXISTS", "k") != int64(0) {
+		if took, err := d.Force(r.boundedContext(), "k", 0, "it is damaged"); !took || err != nil || r.do(0, "EXISTS", "k") != int64(0) {
 			t.Errorf("%q: Force = %v, %v", cmd, took, err)
 		}
-		g, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: longTTL, NoWait: true})
+		g, err := d.Acquire(r.boundedContext(), driver.Request{Key: "k", TTL: longTTL, NoWait: true})
 		if key := cmd[1]; key == fence && cmd[2] != "-5" {
 			checkMentions(t, err, fence, "DEL")
 		} else if err != nil || g.Token <= 0 {

@@ -133,7 +133,7 @@ func TestLeaseSurvivesFailoverToStaleReplica(t *testing.T) {
 	c.promoteReplica()
 	c.checkWaits(second)
 	for _, l := range []*holdfast.Lease{known, unknown} {
-		if err := c.retryLate(func() error { return l.Extend(c.contextInTime(), longTTL) }); err != nil {
+		if err := c.retryLate(func() error { return l.Extend(c.boundedContext(), longTTL) }); err != nil {
 			t.Errorf("%s: %v", l.Key(), err)
 		}
 		if left := c.do(1, "PTTL", "lock:"+l.Key()).(int64); left < (longTTL / 2).Milliseconds() {
@@ -160,7 +160,7 @@ func TestReleaseInQuarantineDoesNotHandOver(t *testing.T) {
 	l := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: longTTL})
 	c.awaitReplica(1)
 	c.promoteReplica()
-	if err := c.retryLate(func() error { return l.Extend(c.contextInTime(), longTTL) }); err != nil {
+	if err := c.retryLate(func() error { return l.Extend(c.boundedContext(), longTTL) }); err != nil {
 		t.Fatal(err)
 	}
 	waiter := strings.Repeat("A", 26)
@@ -211,7 +211,7 @@ func TestForceReportsMissingReplicaConfirmation(t *testing.T) {
 				t.Errorf("the lock still belongs to %v", owner)
 			}
 			c.promoteReplica()
-			err = c.retryLate(func() error { return l.Extend(c.contextInTime(), longTTL) })
+			err = c.retryLate(func() error { return l.Extend(c.boundedContext(), longTTL) })
 			if heard != errors.Is(err, holdfast.ErrLost) {
 				t.Errorf("at the new master the old holder's Extend() = %v", err)
 			}

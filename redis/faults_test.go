@@ -27,9 +27,9 @@ type lossyClient struct {
 	prefix    string
 }
 
-// dropAnswers runs fn for each way of losing one reply of a script: on one node or on all, by a broken or by a
+// withLostReplies runs fn for each way of losing one reply of a script: on one node or on all, by a broken or by a
 // hung connection.
-func dropAnswers(t *testing.T, s *wire.Script, fn func(x *lossyClient, all bool)) {
+func withLostReplies(t *testing.T, s *wire.Script, fn func(x *lossyClient, all bool)) {
 	t.Parallel()
 	servers := redistest.StartN(t, 3)
 	for _, n := range []int{1, 3} {
@@ -88,8 +88,8 @@ func (x *lossyClient) checkHolds(l *holdfast.Lease) {
 }
 
 func TestLostAcquireReplyKeepsLockSafe(t *testing.T) {
-	dropAnswers(t, wire.Acquire, func(x *lossyClient, all bool) {
-		l, err := x.c.TryAcquire(x.contextInTime(), "k", &holdfast.AcquireOptions{TTL: longTTL})
+	withLostReplies(t, wire.Acquire, func(x *lossyClient, all bool) {
+		l, err := x.c.TryAcquire(x.boundedContext(), "k", &holdfast.AcquireOptions{TTL: longTTL})
 		switch {
 		case err == nil && !all:
 			x.checkHolds(l)
@@ -111,11 +111,11 @@ func TestLostAcquireReplyKeepsLockSafe(t *testing.T) {
 
 // The nodes' counters differ, so that a commit is needed.
 func TestLostCommitReplyKeepsLockSafe(t *testing.T) {
-	dropAnswers(t, wire.Commit, func(x *lossyClient, _ bool) {
+	withLostReplies(t, wire.Commit, func(x *lossyClient, _ bool) {
 		for i, s := range x.servers {
 			setKey(x.T, s, len(x.servers), wire.ServerFence("lock:k"), fmt.Sprint(1<<51+1000*i))
 		}
-		l, err := x.c.TryAcquire(x.contextInTime(), "k", &holdfast.AcquireOptions{TTL: longTTL})
+		l, err := x.c.TryAcquire(x.boundedContext(), "k", &holdfast.AcquireOptions{TTL: longTTL})
 		switch {
 		case err == nil:
 			x.checkHolds(l)
@@ -128,10 +128,10 @@ func TestLostCommitReplyKeepsLockSafe(t *testing.T) {
 }
 
 func TestLostRenewReplyKeepsLease(t *testing.T) {
-	dropAnswers(t, wire.Renew, func(x *lossyClient, all bool) {
+	withLostReplies(t, wire.Renew, func(x *lossyClient, all bool) {
 		l := x.acquire(x.c, "k", &holdfast.AcquireOptions{TTL: longTTL, NoRenew: true})
 		deadline := l.Deadline()
-		err := l.Extend(x.contextInTime(), longTTL)
+		err := l.Extend(x.boundedContext(), longTTL)
 		switch {
 		case !all && err != nil, all && !errors.Is(err, holdfast.ErrUnavailable):
 			x.Errorf("Extend() = %v", err)
@@ -149,13 +149,13 @@ func TestLostRenewReplyKeepsLease(t *testing.T) {
 }
 
 func TestLostReleaseReplyFreesLock(t *testing.T) {
-	dropAnswers(t, wire.Release, func(x *lossyClient, all bool) {
+	withLostReplies(t, wire.Release, func(x *lossyClient, all bool) {
 		l := x.acquire(x.c, "k", &holdfast.AcquireOptions{TTL: longTTL})
-		if err := l.Release(x.contextInTime()); !all && err != nil || all && !errors.Is(err, holdfast.ErrUnavailable) {
+		if err := l.Release(x.boundedContext()); !all && err != nil || all && !errors.Is(err, holdfast.ErrUnavailable) {
 			x.Errorf("Release() = %v", err)
 		}
 		x.checkGone()
-		if err := l.Release(x.contextInTime()); err != nil && !errors.Is(err, holdfast.ErrUnavailable) {
+		if err := l.Release(x.boundedContext()); err != nil && !errors.Is(err, holdfast.ErrUnavailable) {
 			x.Errorf("second Release() = %v", err)
 		}
 	})
@@ -284,8 +284,8 @@ func TestFullServerFreesLocks(t *testing.T) {
 	c, other := r.newClient(), r.newClient()
 	for key, waits := range map[string]bool{"alone": false, "awaited": true} {
 		for what, free := range map[string]func(l *holdfast.Lease) error{
-			"release": func(l *holdfast.Lease) error { return l.Release(r.contextInTime()) },
-			"force":   func(l *holdfast.Lease) error { return other.ForceRelease(r.contextInTime(), l.Key(), l.Token(), "") },
+			"release": func(l *holdfast.Lease) error { return l.Release(r.boundedContext()) },
+			"force":   func(l *holdfast.Lease) error { return other.ForceRelease(r.boundedContext(), l.Key(), l.Token(), "") },
 		} {
 			l := r.acquire(c, what+" "+key, &holdfast.AcquireOptions{TTL: longTTL, NoRenew: true})
 			done := make(chan error, 1)
@@ -318,7 +318,7 @@ func TestFullServerFreesLocks(t *testing.T) {
 
 // A renewal needs no memory, with and without waiters.
 func TestFullServerStillRenewsLeases(t *testing.T) {
-	for key, opts := range map[string]*redis.Options{"lock:k": nil, "k": likeRedisson} {
+	for key, opts := range map[string]*redis.Options{"lock:k": nil, "k": redissonOptions} {
 		t.Run(key, func(t *testing.T) {
 			r := startRig(t, 1)
 			c := r.clientOf(r.openDriver(r.nodes(), opts), nil)
@@ -389,7 +389,7 @@ func TestFullServerHandsOver(t *testing.T) {
 	r := startRig(t, 1)
 	c, other := r.newClient(), r.newClient()
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL, NoRenew: true})
-	ctx := r.contextInTime()
+	ctx := r.boundedContext()
 	granted := make(chan *holdfast.Lease)
 	go func() {
 		defer close(granted)
@@ -427,7 +427,7 @@ func TestAdoptionWaitsForRoom(t *testing.T) {
 	before := r.do(0, "GET", "lock:k")
 	r.fillMemory(0)
 	r.do(0, "CONFIG", "RESETSTAT")
-	ctx := r.contextInTime()
+	ctx := r.boundedContext()
 	adopted := make(chan *holdfast.Lease)
 	go func() {
 		defer close(adopted)
@@ -471,7 +471,7 @@ func TestLastingServerErrorEndsWait(t *testing.T) {
 			r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: longTTL, NoRenew: true})
 			done := make(chan error)
 			go func() {
-				_, err := waiter.Acquire(r.contextInTime(), "k", nil)
+				_, err := waiter.Acquire(r.boundedContext(), "k", nil)
 				done <- err
 			}()
 			r.awaitWaiters(holder, "k", 1)

@@ -73,7 +73,7 @@ func TestBareKeysExcludeOtherLibraries(t *testing.T) {
 			// Its release wakes no waiter, but the waiter finds the free lock.
 			next := make(chan error)
 			go func() {
-				l, err := c.Acquire(r.contextInTime(), "job:1", &holdfast.AcquireOptions{TTL: longTTL})
+				l, err := c.Acquire(r.boundedContext(), "job:1", &holdfast.AcquireOptions{TTL: longTTL})
 				if err == nil {
 					err = l.Release(context.Background())
 				}
@@ -186,7 +186,7 @@ func TestKeyOfOtherTypeIsHeld(t *testing.T) {
 					t.Errorf("%s: TryAcquire() = %v (%+v), want held with its time left", name, err, held)
 				}
 				checkMentions(t, err, said[name])
-				err = r.failedWait(c, name)
+				err = r.waitError(c, name)
 				if !errors.Is(err, holdfast.ErrHeld) || errors.Is(err, holdfast.ErrUnavailable) {
 					t.Errorf("%s: Acquire() = %v, want held", name, err)
 				}
@@ -229,7 +229,7 @@ func TestKeyOfOtherTypeIsHeld(t *testing.T) {
 			r.release(l)
 			next := make(chan error, 1)
 			go func() {
-				l, err := c.Acquire(r.contextInTime(), "hash", nil)
+				l, err := c.Acquire(r.boundedContext(), "hash", nil)
 				if err == nil {
 					err = l.Release(context.Background())
 				}

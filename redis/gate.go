@@ -62,7 +62,7 @@ func newGate(opts *Options, n int) *gate {
 	}
 }
 
-// report has the findings of a check, without the error that keeps the node from voting.
+// report holds the findings of a check, without the error that keeps the node from voting.
 type report struct {
 	server.WakeFaults                         // how waiters are woken
 	proof             format.Proof            // identifies the node in each request
@@ -189,7 +189,7 @@ func (g *gate) examineServer(ctx context.Context, n *node, addr string, l *resp.
 	return rep, err
 }
 
-// serverReplies has the answers of a server about itself.
+// serverReplies holds the answers of a server about itself.
 type serverReplies struct {
 	hello, info map[string]string
 	asked       time.Time // when it was asked, by this client's clock

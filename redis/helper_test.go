@@ -101,7 +101,7 @@ func (w *waiter) awaitHeld(t testing.TB, r *rig) {
 		if !strings.HasPrefix(line, "held ") {
 			t.Errorf("the waiter printed %q, want held", line)
 		}
-	case <-r.contextInTime().Done():
+	case <-r.boundedContext().Done():
 		t.Error("the waiter did not acquire the lock")
 	}
 }

@@ -177,8 +177,8 @@ var hostileKinds = []struct {
 	},
 }
 
-// meetClient uses the public API with a server that sends hostile bytes, and fails if a call hangs.
-func (s *hostileServer) meetClient(t *testing.T, kind int) {
+// useClient uses the public API with a server that sends hostile bytes, and fails if a call hangs.
+func (s *hostileServer) useClient(t *testing.T, kind int) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
@@ -244,21 +244,21 @@ var hostileBytes = []string{
 // and no call takes much longer than its context. The test tries some of the positions.
 func TestHostileBytesDoNotPanic(t *testing.T) {
 	t.Parallel()
-	meetHostile(t, 61)
+	testHostileServers(t, 61)
 }
 
 // The test tries all positions.
 func TestHostileBytesAtAnyPointDoNotPanic(t *testing.T) {
 	gates.Nightly(t, "sizes")
 	t.Parallel()
-	meetHostile(t, 1)
+	testHostileServers(t, 1)
 }
 
-// meetHostile tries each message at each stride-th position, for each kind of server.
-func meetHostile(t *testing.T, stride int) {
+// testHostileServers tries each message at each stride-th position, for each kind of server.
+func testHostileServers(t *testing.T, stride int) {
 	for kind := range hostileKinds {
 		well := &hostileServer{cluster: hostileKinds[kind].cluster, turn: 1 << 30}
-		if well.meetClient(t, kind); !well.locked {
+		if well.useClient(t, kind); !well.locked {
 			t.Fatalf("kind %d: no lock from a healthy server", kind)
 		}
 		turns := 1<<30 - well.turn
@@ -266,7 +266,7 @@ func meetHostile(t *testing.T, stride int) {
 			for _, instead := range []bool{false, true} {
 				for turn := i % stride; turn < turns; turn += stride {
 					s := &hostileServer{cluster: hostileKinds[kind].cluster, bytes: []byte(raw), instead: instead, turn: turn}
-					if s.meetClient(t, kind); t.Failed() {
+					if s.useClient(t, kind); t.Failed() {
 						t.Fatalf("kind %d, %q in turn %d instead of an answer: %v", kind, raw, turn, instead)
 					}
 				}
@@ -283,6 +283,6 @@ func FuzzHostileServer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, kind, turn byte, instead bool, raw []byte) {
 		k := int(kind) % len(hostileKinds)
 		s := &hostileServer{cluster: hostileKinds[k].cluster, bytes: raw, instead: instead, turn: int(turn)}
-		s.meetClient(t, k)
+		s.useClient(t, k)
 	})
 }

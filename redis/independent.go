@@ -62,7 +62,7 @@ func (i *independent) connect(ctx context.Context) error {
 	return u
 }
 
-// unfitError has the errors that keep nodes from voting. It does not match driver.ErrUnavailable, because
+// unfitError holds the errors that keep nodes from voting. It does not match driver.ErrUnavailable, because
 // waiting does not help.
 type unfitError []driver.NodeError
 
@@ -119,5 +119,5 @@ func (i *independent) canSpare(n *node) bool {
 func (i *independent) noteSubscription(s *connection, refused error) {
 	s.n.engine.SetSubscribed(s.n.index, refused == nil)
 }
-func (i *independent) noteLoss(n *node)                   { n.engine.SetSubscribed(n.index, false) }
-func (i *independent) inheritDebts(n *node, debts []debt) { n.returnDebts(debts) }
+func (i *independent) noteLoss(n *node)                    { n.engine.SetSubscribed(n.index, false) }
+func (i *independent) takeOverDebts(n *node, debts []debt) { n.returnDebts(debts) }

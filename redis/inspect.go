@@ -117,7 +117,7 @@ func (n *node) readQueue(ctx context.Context, lock engine.Lock, most int) (owner
 	for _, entry := range list {
 		owner, _ := entry.(string)
 		owners = append(owners, owner)
-		cmds = append(cmds, []string{"ZSCORE", lock.Queue, wire.LapseMember(owner)})
+		cmds = append(cmds, []string{"ZSCORE", lock.Queue, wire.ExpiryMember(owner)})
 	}
 	replies, err := n.runCommands(ctx, cmds...)
 	if err != nil {

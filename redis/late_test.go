@@ -32,7 +32,7 @@ func runLateClients(t *testing.T, test func(l *lateClient)) {
 		format *wire.Format
 		opts   *redis.Options
 	}{
-		"one": {1, wire.Plain, nil}, "three": {3, wire.Plain, nil}, "redisson": {1, wire.Redisson, likeRedisson},
+		"one": {1, wire.Plain, nil}, "three": {3, wire.Plain, nil}, "redisson": {1, wire.Redisson, redissonOptions},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := startRig(t, tt.nodes)
@@ -104,7 +104,7 @@ func (l *lateClient) checkStands(lease *holdfast.Lease) {
 // extendLease renews the lease over working connections.
 func (l *lateClient) extendLease(lease *holdfast.Lease, ttl time.Duration) {
 	l.Helper()
-	if err := l.retryLate(func() error { return lease.Extend(l.contextInTime(), ttl) }); err != nil {
+	if err := l.retryLate(func() error { return lease.Extend(l.boundedContext(), ttl) }); err != nil {
 		l.Fatal(err)
 	}
 }
@@ -113,7 +113,7 @@ func TestLateFailedExtendDoesNotShortenLease(t *testing.T) {
 	runLateClients(t, func(l *lateClient) {
 		lease := l.acquire(l.client, "k", &holdfast.AcquireOptions{TTL: longTTL, NoRenew: true})
 		failed := make(chan error, 1)
-		pass := l.holdScript(l.format.Renew, func() { failed <- lease.Extend(l.contextInTime(), 6*time.Second) })
+		pass := l.holdScript(l.format.Renew, func() { failed <- lease.Extend(l.boundedContext(), 6*time.Second) })
 		if err := <-failed; !errors.Is(err, holdfast.ErrUnavailable) {
 			l.Fatalf("Extend() = %v, want ErrUnavailable", err)
 		}
@@ -126,7 +126,7 @@ func TestLateFailedExtendDoesNotShortenLease(t *testing.T) {
 func TestStuckRenewalDoesNotShortenLaterOne(t *testing.T) {
 	runLateClients(t, func(l *lateClient) {
 		lease := l.acquire(l.client, "k", &holdfast.AcquireOptions{TTL: 8 * time.Second, NoRenew: true})
-		pass := l.holdScript(l.format.Renew, func() { lease.Extend(l.contextInTime(), 8*time.Second) })
+		pass := l.holdScript(l.format.Renew, func() { lease.Extend(l.boundedContext(), 8*time.Second) })
 		l.extendLease(lease, longTTL)
 		pass()
 		l.checkStands(lease)
@@ -154,7 +154,7 @@ func TestLateAdoptionDoesNotShortenLease(t *testing.T) {
 		}
 		taken := make(chan *holdfast.Lease, 1)
 		pass := l.holdScript(l.format.Adopt, func() {
-			lease, err := l.client.Adopt(l.contextInTime(), "k", old.Owner(), old.Token(), &holdfast.AcquireOptions{TTL: 6 * time.Second, NoRenew: true})
+			lease, err := l.client.Adopt(l.boundedContext(), "k", old.Owner(), old.Token(), &holdfast.AcquireOptions{TTL: 6 * time.Second, NoRenew: true})
 			if err != nil {
 				l.Error(err)
 			}

@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/server"
 )
 
-// Leak is a lock without a TTL. If its holder has died, it stays held for ever.
+// Leak is a lock without a TTL. If its holder has died, it stays held forever.
 type Leak struct {
 	Node    string `json:"node"`
 	Key     string `json:"key"`             // on the node

@@ -18,7 +18,7 @@ import (
 func (r *rig) leaksOf(d *redis.Driver) map[string]redis.Leak {
 	r.Helper()
 	all := make(map[string]redis.Leak)
-	for l, err := range d.Leaks(r.contextInTime(), nil) {
+	for l, err := range d.Leaks(r.boundedContext(), nil) {
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -182,7 +182,7 @@ func TestLeaksNameUnreadNodes(t *testing.T) {
 	}
 	t.Cleanup(func() { d.Close() })
 	var told []string
-	for l, err := range d.Leaks(r.contextInTime(), nil) {
+	for l, err := range d.Leaks(r.boundedContext(), nil) {
 		if down, ok := errors.AsType[*driver.UnavailableError](err); ok && len(down.Nodes) == 1 {
 			told = append(told, down.Nodes[0].Node)
 		} else if err != nil {
@@ -209,7 +209,7 @@ func TestLeakScanDoesNotBlockServer(t *testing.T) {
 	changes := r.infoField(0, "rdb_changes_since_last_save")
 	var looked, all int64
 	found := 0
-	for _, err := range d.Leaks(r.contextInTime(), func(l, a int64) {
+	for _, err := range d.Leaks(r.boundedContext(), func(l, a int64) {
 		if l < looked || l > a {
 			t.Errorf("%d of %d keys, after %d", l, a, looked)
 		}

@@ -47,9 +47,9 @@ func (n *node) returnDebts(debts []debt) {
 	}
 }
 
-// settleDebts sends the owed releases over l, and keeps those without an answer. Their owner ids are never used
+// sendDebts sends the owed releases over l, and keeps those without an answer. Their owner ids are never used
 // again, so a release may be repeated.
-func (n *node) settleDebts(l *connection) {
+func (n *node) sendDebts(l *connection) {
 	due := n.takeDebts()
 	ctx, cancel := context.WithTimeout(n.d.ctx, pace.AskTime())
 	defer cancel()
@@ -74,7 +74,7 @@ func (n *node) settleDebts(l *connection) {
 		}
 		due = due[len(chunk):]
 	}
-	n.d.set.inheritDebts(n, append(left, due...))
+	n.d.set.takeOverDebts(n, append(left, due...))
 }
 
 // isExecuted reports whether a server with this reply has executed a release. A server has not if it lacks the

@@ -26,7 +26,7 @@ func TestListYieldsLocksBeforeScanEnds(t *testing.T) {
 	r.eventually("a list for which the node has answered each time", func() bool {
 		before := way[0].Stats().Requests
 		names = nil
-		err := d.List(r.contextInTime(), "", func(st driver.Status) bool {
+		err := d.List(r.boundedContext(), "", func(st driver.Status) bool {
 			if names = append(names, st.Key); len(names) == 1 {
 				if asked := way[0].Stats().Requests - before; asked > 500 {
 					t.Errorf("%d requests before the first lock", asked)
@@ -48,7 +48,7 @@ func TestListYieldsLocksBeforeScanEnds(t *testing.T) {
 	}
 	r.do(0, "SCRIPT", "FLUSH")
 	n := 0
-	if err := d.List(r.contextInTime(), "", func(driver.Status) bool { n++; return n < 7 }); err != nil || n != 7 {
+	if err := d.List(r.boundedContext(), "", func(driver.Status) bool { n++; return n < 7 }); err != nil || n != 7 {
 		t.Errorf("after SCRIPT FLUSH: %d locks, %v, want 7", n, err)
 	}
 }
@@ -115,12 +115,12 @@ func TestHugeValueDoesNotAffectOtherLocks(t *testing.T) {
 	c := r.clientOf(d, nil)
 	d.Notify(func(e driver.NodeEvent) { events <- e })
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL})
-	_, err := c.TryAcquire(r.contextInTime(), "huge", nil)
+	_, err := c.TryAcquire(r.boundedContext(), "huge", nil)
 	checkMentions(t, err, "TOOLONG")
-	if _, err := c.Inspect(r.contextInTime(), "huge"); err == nil {
+	if _, err := c.Inspect(r.boundedContext(), "huge"); err == nil {
 		t.Error("Inspect of the huge value returned no error")
 	}
-	if err := l.Extend(r.contextInTime(), longTTL); err != nil {
+	if err := l.Extend(r.boundedContext(), longTTL); err != nil {
 		t.Errorf("the other lease: %v", err)
 	}
 	if told := eventsOfChanges(events); len(told) > 0 {

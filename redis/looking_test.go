@@ -191,7 +191,7 @@ func TestOtherClientsSeeHoldersName(t *testing.T) {
 				}
 			}
 			// A waiter and a client that asked before the lock was held get the same answer.
-			err = r.failedWait(other, "k")
+			err = r.waitError(other, "k")
 			checkMentions(t, err, me.String())
 			if e := <-events; e.Held == nil || e.Held.Holder != me {
 				t.Errorf("obstacle %+v, want %v", e.Held, me)
@@ -255,15 +255,15 @@ func TestOthersSeeNoteOfLease(t *testing.T) {
 			me := driver.Holder{Host: "web-3", Program: "billing", Note: "import, 50 %"}
 			a, b := r.openDriver(r.nodes(), nil), r.openDriver(r.nodes(), nil)
 			t.Cleanup(func() { a.Close(); b.Close() })
-			if _, err := a.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: longTTL, Holder: me}); err != nil {
+			if _, err := a.Acquire(r.boundedContext(), driver.Request{Key: "k", TTL: longTTL, Holder: me}); err != nil {
 				t.Fatal(err)
 			}
-			_, err := b.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: longTTL, NoWait: true})
+			_, err := b.Acquire(r.boundedContext(), driver.Request{Key: "k", TTL: longTTL, NoWait: true})
 			if held, ok := errors.AsType[*driver.HeldError](err); !ok || held.Holder != me {
 				t.Errorf("Acquire() = %v, want held by %v", err, me)
 			}
 			for _, d := range []*redis.Driver{a, b} {
-				if st, err := d.Inspect(r.contextInTime(), "k"); err != nil || st.Holder != me {
+				if st, err := d.Inspect(r.boundedContext(), "k"); err != nil || st.Holder != me {
 					t.Errorf("Inspect() = %+v, %v, want holder %v", st, err, me)
 				}
 			}

@@ -15,9 +15,9 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// hurtNode opens two clients of five nodes, breaks one of the nodes during a lease, and checks that the
+// failNode opens two clients of five nodes, breaks one of the nodes during a lease, and checks that the
 // clients continue without it.
-func (r *rig) hurtNode(hurt, mend func(s *redisproc.Server), states ...driver.NodeState) {
+func (r *rig) failNode(hurt, mend func(s *redisproc.Server), states ...driver.NodeState) {
 	events := make(chan driver.NodeEvent, 100)
 	hooks := &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}}
 	c, other := r.clientOf(r.openDriver(r.nodes(), nil), hooks), r.newClient()
@@ -62,7 +62,7 @@ func (r *rig) awaitState(events <-chan driver.NodeEvent, node string, want drive
 
 func TestLocksSurviveKilledNode(t *testing.T) {
 	r := startRig(t, 5)
-	r.hurtNode(func(s *redisproc.Server) { s.Kill() }, func(s *redisproc.Server) {
+	r.failNode(func(s *redisproc.Server) { s.Kill() }, func(s *redisproc.Server) {
 		if err := s.Restart(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -71,7 +71,7 @@ func TestLocksSurviveKilledNode(t *testing.T) {
 
 func TestLocksSurviveHungNode(t *testing.T) {
 	r := startRig(t, 5)
-	r.hurtNode(func(s *redisproc.Server) {
+	r.failNode(func(s *redisproc.Server) {
 		if err := s.Pause(); err != nil {
 			t.Error(err)
 		}
@@ -217,7 +217,7 @@ func TestHangingLoggerDoesNotDelayNodes(t *testing.T) {
 	r.do(0, "CLIENT", "KILL", "TYPE", "normal")
 	r.do(0, "CLIENT", "KILL", "TYPE", "pubsub")
 	time.Sleep(50 * time.Millisecond) // until the break has been noticed
-	l, err := c.Acquire(r.contextInTime(), "k", nil)
+	l, err := c.Acquire(r.boundedContext(), "k", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

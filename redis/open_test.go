@@ -146,7 +146,7 @@ func TestOpenNamesEveryDownNode(t *testing.T) {
 	checkMentions(t, err, "need 2 nodes", nodes[0].Addr, nodes[1].Addr, "connection refused")
 }
 
-// A server that accepts connections and never answers does not block Open for ever.
+// A server that accepts connections and never answers does not block Open forever.
 func TestOpenTakesBoundedTime(t *testing.T) {
 	t.Parallel()
 	mute, err := net.Listen("tcp", "127.0.0.1:0")

@@ -37,7 +37,7 @@ func TestUnloadedScriptKeepsRequestOrder(t *testing.T) {
 	t.Cleanup(func() { d.Close() })
 	for i := range 5 { // a busy machine does not always make such a batch
 		request := driver.Request{Key: strconv.Itoa(i), TTL: longTTL}
-		held, err := d.Acquire(r.contextInTime(), request)
+		held, err := d.Acquire(r.boundedContext(), request)
 		if err != nil {
 			t.Fatal(err)
 		}

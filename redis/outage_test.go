@@ -20,7 +20,7 @@ import (
 // startSeeking starts to wait for "k" at the driver. It returns the obstacles of the wait, and its result.
 func (r *rig) startSeeking(d *redis.Driver) (obstacles chan error, ended chan error) {
 	obstacles, ended = make(chan error, 100), make(chan error, 1)
-	ctx := r.contextInTime()
+	ctx := r.boundedContext()
 	go func() {
 		g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: longTTL, OnObstacle: func(err error) { obstacles <- err }})
 		if err == nil {
@@ -78,7 +78,7 @@ func TestWaitSurvivesTemporaryErrors(t *testing.T) {
 			t.Cleanup(func() { d.Close() })
 			row.begin(r)
 			r.eventually("who does not wait is told", func() bool {
-				_, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: longTTL, NoWait: true})
+				_, err := d.Acquire(r.boundedContext(), driver.Request{Key: "k", TTL: longTTL, NoWait: true})
 				return errors.Is(err, holdfast.ErrUnavailable) && strings.Contains(err.Error(), row.says)
 			})
 			obstacles, ended := r.startSeeking(d)
@@ -197,7 +197,7 @@ func TestOpenAllowsDownNodes(t *testing.T) {
 	}
 	d := r.openDriver(r.nodes(), &redis.Options{AllowDown: true})
 	t.Cleanup(func() { d.Close() })
-	if _, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: longTTL, NoWait: true}); !errors.Is(err, holdfast.ErrUnavailable) {
+	if _, err := d.Acquire(r.boundedContext(), driver.Request{Key: "k", TTL: longTTL, NoWait: true}); !errors.Is(err, holdfast.ErrUnavailable) {
 		t.Errorf("TryAcquire = %v, want ErrUnavailable", err)
 	}
 	obstacles, ended := r.startSeeking(d)

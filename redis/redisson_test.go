@@ -63,11 +63,11 @@ func (j redissonThread) unlock(r *rig, key string) int64 {
 	return r.do(0, "EVAL", javaUnlock, "2", key, "redisson_lock__channel:{"+key+"}", "40000", string(j)).(int64)
 }
 
-var likeRedisson = &redis.Options{Format: redis.FormatRedisson}
+var redissonOptions = &redis.Options{Format: redis.FormatRedisson}
 
 func (r *rig) redissonClient() *holdfast.Client {
 	r.Helper()
-	return r.clientOf(r.openDriver(r.nodes(), likeRedisson), nil)
+	return r.clientOf(r.openDriver(r.nodes(), redissonOptions), nil)
 }
 
 func (r *rig) heldBy(c *holdfast.Client, key string, words ...string) {
@@ -79,9 +79,9 @@ func (r *rig) heldBy(c *holdfast.Client, key string, words ...string) {
 	checkMentions(r, err, words...)
 }
 
-// failedWait returns the error of a wait for a lock that stays held. If the wait ended before any answer, it
+// waitError returns the error of a wait for a lock that stays held. If the wait ended before any answer, it
 // repeats the wait with more time.
-func (r *rig) failedWait(c *holdfast.Client, key string) (err error) {
+func (r *rig) waitError(c *holdfast.Client, key string) (err error) {
 	r.Helper()
 	for wait := 100 * time.Millisecond; wait < fixture.MaxWait(); wait *= 2 {
 		if _, err = c.Acquire(r.Context(), key, &holdfast.AcquireOptions{Wait: wait}); !errors.Is(err, holdfast.ErrUnavailable) {
@@ -151,7 +151,7 @@ func TestWaiterAsksWhenRedissonPublishes(t *testing.T) {
 		}
 		return false
 	}, 1<<20)
-	c := r.clientOf(r.openDriver([]redis.Node{{Addr: p.Addr()}}, likeRedisson), nil)
+	c := r.clientOf(r.openDriver([]redis.Node{{Addr: p.Addr()}}, redissonOptions), nil)
 	javaThread.lock(r, "job")
 	crowd := []string{"ZADD", "holdfast:queue:{job}"}
 	for i := range 2000 {
@@ -164,7 +164,7 @@ func TestWaiterAsksWhenRedissonPublishes(t *testing.T) {
 	r.eventually("the waiter listens", func() bool { return listeners() == 1 && asked.Load() > 1 })
 	hears := func() {
 		t.Helper()
-		ctx := r.contextInTime()
+		ctx := r.boundedContext()
 		for range 8 {
 			for before := asked.Load(); asked.Load() == before; time.Sleep(time.Millisecond) {
 				r.do(0, "PUBLISH", channel, "0")
@@ -177,7 +177,7 @@ func TestWaiterAsksWhenRedissonPublishes(t *testing.T) {
 	hears()
 	p.Cut()
 	hears() // over the next connection
-	ctx := r.contextInTime()
+	ctx := r.boundedContext()
 	// A thread that waits for an RFairLock is notified on a channel of its own. The waiter receives these
 	// messages too.
 	r.do(0, "RPUSH", "redisson_lock_queue:{job}", string(javaOther))
@@ -327,7 +327,7 @@ func TestForeignValueCountsAsHeld(t *testing.T) {
 		r.do(0, cmd...)
 		before := r.do(0, "DUMP", key)
 		r.heldBy(c, key)
-		err := r.failedWait(c, key)
+		err := r.waitError(c, key)
 		if !errors.Is(err, holdfast.ErrHeld) || errors.Is(err, holdfast.ErrUnavailable) {
 			t.Errorf("%s: Acquire() = %v, want held", key, err)
 		}
@@ -362,7 +362,7 @@ func TestListShowsOnlyRedissonLocks(t *testing.T) {
 	if len(listed) != 2 || !strings.Contains(listed["theirs"], "Redisson, thread 42") || strings.Contains(listed["ours"], "Redisson") {
 		t.Errorf("listed are %q", listed)
 	}
-	d := r.openDriver(r.nodes(), likeRedisson)
+	d := r.openDriver(r.nodes(), redissonOptions)
 	t.Cleanup(func() { d.Close() })
 	r.do(0, "PERSIST", "theirs")
 	if found := r.leaksOf(d); len(found) != 1 || found["theirs"].Owner != string(javaThread) || found["theirs"].Fixable {

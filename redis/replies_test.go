@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// oddServer answers as Redis does, except that it answers each script with odd.
-type oddServer struct {
+// faultyServer answers as Redis does, except that it answers each script with odd.
+type faultyServer struct {
 	listener net.Listener
 	odd      atomic.Pointer[[]byte]
 	set      atomic.Pointer[string] // value of the set's key
@@ -27,13 +27,13 @@ type oddServer struct {
 	alike    atomic.Bool            // it calls itself part of a cluster, and has no scripts
 }
 
-func startOddServer(t testing.TB) *oddServer {
+func startFaultyServer(t testing.TB) *faultyServer {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &oddServer{listener: l}
+	s := &faultyServer{listener: l}
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -47,7 +47,7 @@ func startOddServer(t testing.TB) *oddServer {
 	return s
 }
 
-func (s *oddServer) serve(conn net.Conn) {
+func (s *faultyServer) serve(conn net.Conn) {
 	defer conn.Close()
 	in := resp.NewReader(conn)
 	for {
@@ -65,7 +65,7 @@ func (s *oddServer) serve(conn net.Conn) {
 	}
 }
 
-func (s *oddServer) reply(words []string) []byte {
+func (s *faultyServer) reply(words []string) []byte {
 	bulk := func(text string) []byte {
 		return []byte("$" + strconv.Itoa(len(text)) + "\r\n" + text + "\r\n")
 	}
@@ -202,7 +202,7 @@ func FuzzReplies(f *testing.F) {
 	} {
 		f.Add([]byte(r))
 	}
-	s := startOddServer(f)
+	s := startFaultyServer(f)
 	odd := []byte("+OK\r\n")
 	s.odd.Store(&odd)
 	d, err := redis.New(context.Background(), []redis.Node{{Addr: s.listener.Addr().String()}}, nil)
@@ -232,7 +232,7 @@ func FuzzReplies(f *testing.F) {
 
 func TestOldServerIsNamed(t *testing.T) {
 	t.Parallel()
-	server := startOddServer(t)
+	server := startFaultyServer(t)
 	server.old.Store(true)
 	d, err := redis.New(t.Context(), []redis.Node{{Addr: server.listener.Addr().String()}}, nil)
 	if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "older than Redis 6") {
@@ -243,7 +243,7 @@ func TestOldServerIsNamed(t *testing.T) {
 // Infinispan reports mode cluster in HELLO, and cluster_enabled:0 in INFO.
 func TestServerWithoutScriptsIsNotCluster(t *testing.T) {
 	t.Parallel()
-	server := startOddServer(t)
+	server := startFaultyServer(t)
 	server.alike.Store(true)
 	d, err := redis.New(t.Context(), []redis.Node{{Addr: server.listener.Addr().String()}}, nil)
 	if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "it only speaks the protocol of Redis, and has no scripts") {

@@ -124,8 +124,8 @@ func (r *rig) clientOf(d driver.Driver, opts *holdfast.Options) *holdfast.Client
 	return c
 }
 
-// contextInTime returns a context that bounds the wait for an event that is certain to come.
-func (r *rig) contextInTime() context.Context {
+// boundedContext returns a context that bounds the wait for an event that is certain to come.
+func (r *rig) boundedContext() context.Context {
 	ctx, cancel := context.WithTimeout(r.Context(), patience())
 	r.Cleanup(cancel)
 	return ctx
@@ -135,7 +135,7 @@ func (r *rig) contextInTime() context.Context {
 func (r *rig) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOptions) *holdfast.Lease {
 	r.Helper()
 	for end := time.Now().Add(patience()); ; {
-		l, err := c.Acquire(r.contextInTime(), key, opts)
+		l, err := c.Acquire(r.boundedContext(), key, opts)
 		if err == nil {
 			return l
 		}
@@ -491,5 +491,5 @@ func (g *guardedResource) loadBy(r *rig, clients []*holdfast.Client, key string,
 
 // zaddPlaceArgs returns the command that gives an owner a place in a queue that does not expire.
 func zaddPlaceArgs(queue, owner string, stamp int) []string {
-	return []string{"ZADD", queue, strconv.Itoa(stamp), owner, "-9000000000000", wire.LapseMember(owner)}
+	return []string{"ZADD", queue, strconv.Itoa(stamp), owner, "-9000000000000", wire.ExpiryMember(owner)}
 }

@@ -176,7 +176,7 @@ func TestImitationsOfRedisAreNamed(t *testing.T) {
 }
 
 // A server is busy for longer than a renewal may take, while no new connection can be opened: the login
-// changes, or connections are slow. The old connection still works, and the lease goes on over it.
+// changes, or connections are slow. The old connection still works, and the lease continues over it.
 func TestBusyServerInRotationKeepsLease(t *testing.T) {
 	t.Parallel()
 	const ttl = 2 * time.Second

@@ -125,7 +125,7 @@ func (r *rig) checkPolls(nodes []redis.Node) {
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL})
 	next := make(chan error, 1)
 	go func() {
-		l, err := other.Acquire(r.contextInTime(), "k", &holdfast.AcquireOptions{TTL: longTTL})
+		l, err := other.Acquire(r.boundedContext(), "k", &holdfast.AcquireOptions{TTL: longTTL})
 		if err == nil {
 			err = l.Release(context.Background())
 		}
@@ -169,7 +169,7 @@ func TestWakeUpGrantsOnlyInOrder(t *testing.T) {
 			l := r.acquire(first, key, &holdfast.AcquireOptions{TTL: longTTL})
 			next := make(chan *holdfast.Lease, 1)
 			go func() {
-				l, err := waiter.Acquire(r.contextInTime(), key, &holdfast.AcquireOptions{TTL: longTTL})
+				l, err := waiter.Acquire(r.boundedContext(), key, &holdfast.AcquireOptions{TTL: longTTL})
 				if err != nil {
 					t.Error(err)
 				}

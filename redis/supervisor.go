@@ -133,7 +133,7 @@ func (n *node) admitDialed(found dialed) (*connection, error) {
 	n.noteReport(found.rep)
 	l := newConnection(n, found.line, found.rep)
 	l.Start(n.d.work.Go)
-	n.settleDebts(l)
+	n.sendDebts(l)
 	n.introduceClient(l)
 	n.giveVote(l)
 	if l.stay != nil {
@@ -210,10 +210,10 @@ func (n *node) watchConnection(l *connection, redial *session.Redial, report fun
 		switch {
 		case found != nil && l.isReplacedBy(found.rep):
 			l.HangUp(errReplaced)
-			return passOn(l, *found)
+			return awaitGone(l, *found)
 		case found != nil && found.err == nil && w.Doubted:
 			l.HangUp(session.ErrSilent)
-			return passOn(l, *found)
+			return awaitGone(l, *found)
 		case found != nil:
 			n.noteSkipped(found.rep)
 			found.close() // an error, or l works again
@@ -233,9 +233,9 @@ func (n *node) watchConnection(l *connection, redial *session.Redial, report fun
 	}
 }
 
-// passOn returns found for the next connection once all requests over l, which was closed, have failed: that
+// awaitGone returns found for the next connection once all requests over l, which was closed, have failed: that
 // connection first sends the owed releases.
-func passOn(l *connection, found dialed) <-chan dialed {
+func awaitGone(l *connection, found dialed) <-chan dialed {
 	<-l.Gone()
 	next := make(chan dialed, 1)
 	next <- found
@@ -246,7 +246,7 @@ func passOn(l *connection, found dialed) <-chan dialed {
 // the connection did not answer: before is the age of the connection at the last call, age its present age.
 func (n *node) tendConnection(l *connection, before, age time.Duration) {
 	due := func(every time.Duration) bool { return age/every > before/every }
-	n.settleDebts(l) // requests that came while the node was coming up, or was cut off again
+	n.sendDebts(l) // requests that came while the node was coming up, or was cut off again
 	if due(greetEvery) {
 		n.introduceClient(l)
 	}
@@ -255,7 +255,7 @@ func (n *node) tendConnection(l *connection, before, age time.Duration) {
 	}
 	if due(lookEvery) {
 		n.d.channels.Unsubscribe(l.Link)
-		n.lookForBareKey(l)
+		n.searchBareKey(l)
 		n.recheckConnection(l)
 	}
 	if due(pingEvery) {
@@ -306,8 +306,8 @@ func (n *node) introduceClient(l *connection) {
 	}
 }
 
-// lookForBareKey searches for a lock on a bare name.
-func (n *node) lookForBareKey(l *connection) {
+// searchBareKey searches for a lock on a bare name.
+func (n *node) searchBareKey(l *connection) {
 	d := n.d
 	if !d.opts.format().BareBeside(d.opts.Prefix) || !d.set.hasEveryName() {
 		return // the name is the key; or it may be at another shard

@@ -192,7 +192,7 @@ func TestStoppedFirstWaiterDelaysOthersBriefly(t *testing.T) {
 			r.awaitWaiters(holder, "k", 1)
 			done := make(chan time.Time)
 			go func() {
-				l, err := second.Acquire(r.contextInTime(), "k", nil)
+				l, err := second.Acquire(r.boundedContext(), "k", nil)
 				if err != nil {
 					t.Errorf("the second waiter: %v", err)
 				} else if err := l.Release(context.Background()); err != nil {
@@ -243,7 +243,7 @@ func TestStoppedFirstWaiterDelaysOthersBriefly(t *testing.T) {
 func (r *rig) startWaiting(c *holdfast.Client) <-chan error {
 	done := make(chan error, 1)
 	go func() {
-		l, err := c.Acquire(r.contextInTime(), "k", &holdfast.AcquireOptions{TTL: longTTL})
+		l, err := c.Acquire(r.boundedContext(), "k", &holdfast.AcquireOptions{TTL: longTTL})
 		if err == nil {
 			err = l.Release(context.Background())
 		}
@@ -319,7 +319,7 @@ func TestExpiredLockGoesToFirstWaiter(t *testing.T) {
 			for i := range cap(order) {
 				c := r.newClient()
 				all.Go(func() {
-					l, err := c.Acquire(r.contextInTime(), "k", &holdfast.AcquireOptions{TTL: longTTL})
+					l, err := c.Acquire(r.boundedContext(), "k", &holdfast.AcquireOptions{TTL: longTTL})
 					if err != nil {
 						t.Errorf("waiter %d: %v", i, err)
 						return

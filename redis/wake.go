@@ -25,7 +25,7 @@ func (n *node) Subscribe() {
 // subscribeOver subscribes over l, unless the node cannot wake waiters or does not vote yet: a release there
 // would pass the lock to this client.
 func (n *node) subscribeOver(l *connection) {
-	if n.muteCause() != nil || l.stay != nil {
+	if n.noWakeUpCause() != nil || l.stay != nil {
 		return
 	}
 	l.Call(link.NewCall([][]string{{"SUBSCRIBE", wire.Wake + n.engine.Client()}}, func(c *link.Call) { n.confirmSubscription(l, c) }))
@@ -37,7 +37,7 @@ func (n *node) confirmSubscription(l *connection, c *link.Call) {
 		return // the connection broke
 	}
 	refused, _ := c.Replies[0].(error)
-	n.setDeaf(refused)
+	n.setSubscribeError(refused)
 	n.d.set.noteSubscription(l, refused)
 }
 
@@ -67,15 +67,15 @@ func (n *node) deliverPush(push resp.Value, l *connection) {
 // askClaimAgain makes the claim of owner ask again.
 func (n *node) askClaimAgain(owner string) { n.engine.Wake(n.index, quorum.Wake{Owner: owner}) }
 
-// muteCause returns the reason why the node cannot wake waiters; nil: it can.
-func (n *node) muteCause() error {
+// noWakeUpCause returns the reason why the node cannot wake waiters; nil: it can.
+func (n *node) noWakeUpCause() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.mute
 }
 
-// setDeaf records the reason why this client cannot subscribe; nil: it can.
-func (n *node) setDeaf(why error) {
+// setSubscribeError records the reason why this client cannot subscribe; nil: it can.
+func (n *node) setSubscribeError(why error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.deaf = why

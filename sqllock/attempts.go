@@ -13,7 +13,7 @@ import (
 )
 
 // attempts runs the attempts at one renewal on a server. Cancelling a statement costs its connection, and the
-// database may accept no new one. So an attempt without an answer in time goes on, the next one starts beside
+// database may accept no new one. So an attempt without an answer in time continues, the next one starts beside
 // it on another connection, and the first answer counts. An attempt is cancelled once the next one has a new
 // connection, or if the pool has no room for one. On SQLite, where a cancelled statement costs no connection,
 // each attempt ends before the next.

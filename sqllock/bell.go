@@ -11,9 +11,9 @@ const (
 	// ringTime bounds the age of a hand-over that a waiter finds by polling. An older hand-over means that its
 	// ring was lost.
 	ringTime = 100 * time.Millisecond
-	// deafTime is the time after a lost ring in which waiters poll as if there were no bell. The process that
+	// lostRingTime is the time after a lost ring in which waiters poll as if there were no bell. The process that
 	// hands locks over may lack the permission to ring, or run an older program.
-	deafTime = 30 * time.Second
+	lostRingTime = 30 * time.Second
 )
 
 func init() {
@@ -51,7 +51,7 @@ func (d *Driver) wakeOwn(owner string) (ours bool) {
 // hasBell reports whether waiters may rely on the bell and poll only rarely, for lost rings.
 func (d *Driver) hasBell() bool {
 	lost := d.ringLost.Load()
-	return d.bell != nil && (lost == nil || time.Since(*lost) > deafTime)
+	return d.bell != nil && (lost == nil || time.Since(*lost) > lostRingTime)
 }
 
 // noteHandOver records a lost ring if the hand-over that a waiter has read is older than ringTime.

@@ -477,8 +477,8 @@ func (d *Driver) changeLock(ctx context.Context, key string, was row, is *row) (
 	if is.owner != was.first.owner {
 		return true, nil
 	}
-	d.notePassed(key)
-	if u := unitOf(ctx); u != nil {
+	d.recordHandOver(key)
+	if u := currentTx(ctx); u != nil {
 		u.handed = append(u.handed, is.owner)
 	} else {
 		d.wakeWaiter(is.owner)

@@ -23,7 +23,7 @@ type gapServer struct {
 	cond    *sync.Cond
 	full    bool // accepts no connection
 	hangs   bool // answers no login
-	deaf    bool // such a login goes on when its context has ended
+	deaf    bool // such a login continues when its context has ended
 	stalled bool // answers nothing
 	opened  int
 	conns   map[*gapConn]bool
@@ -207,7 +207,7 @@ func (c *gapConn) QueryContext(ctx context.Context, query string, args []sqldriv
 	return &gapRows{}, nil
 }
 
-// gapRows has one row or none.
+// gapRows holds one row or none.
 type gapRows struct{ row []sqldriver.Value }
 
 func (r *gapRows) Columns() []string { return make([]string, len(r.row)) }
@@ -359,7 +359,7 @@ func TestRenewalInsideTurnstileDoesNotDelayRelease(t *testing.T) {
 		go d.Renew(t.Context(), []driver.Grant{g})
 		time.Sleep(100 * time.Millisecond) // the renewal waits for an answer
 		s.setFull(false)
-		d.Release(t.Context(), g, 0) // goes on in the background
+		d.Release(t.Context(), g, 0) // continues in the background
 		time.Sleep(gapTTL / 2)
 		s.update(func() {
 			if s.owner != "" {

@@ -39,15 +39,15 @@ func (d *Driver) notePlaces(key string, places int64, nobody bool) {
 	d.places[key] = places
 }
 
-// notePassed remembers that the lock was handed to a waiter.
-func (d *Driver) notePassed(key string) {
+// recordHandOver remembers that the lock was handed to a waiter.
+func (d *Driver) recordHandOver(key string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.passed = key
 }
 
-// wasPassed reports whether the lock was handed to a waiter and not seen without waiters since then.
-func (d *Driver) wasPassed(key string) bool {
+// wasHandedOver reports whether the lock was handed to a waiter and not seen without waiters since then.
+func (d *Driver) wasHandedOver(key string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.passed == key
@@ -61,7 +61,8 @@ func (d *Driver) knownPlaces(key string) (places int64, known bool) {
 	return places, known
 }
 
-// noteHeldLock remembers the held lock of a claim that has succeeded, with its wait connection if that is inside the turnstile.
+// noteHeldLock remembers the held lock of a claim that has succeeded, with its wait connection if that is
+// inside the turnstile.
 func (d *Driver) noteHeldLock(c *claim, g heldLock) {
 	g.doubt, g.since = c.doubt, time.Now()
 	if c.waitConn.isInside() {
@@ -87,9 +88,9 @@ func (d *Driver) updateHeldLock(owner string, stamp int64, alone bool) {
 	}
 }
 
-// reclaimWaitConn makes the holder that was longest inside a turnstile leave it, unless it entered just now: a
-// waiter needs the connection more. The next client inside polls until the lock is released, which costs little
-// beside such a lease.
+// reclaimWaitConn takes the wait connection from the client's longest holder inside a turnstile, because another
+// waiter needs it more. It spares a holder that has just entered. The next client inside polls until the lock is
+// released, which costs little compared with such a lease.
 func (d *Driver) reclaimWaitConn() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -26,11 +26,11 @@ const (
 // makeRow creates the row of "k", so that the next acquire updates it and inserts nothing.
 func (r *rig) makeRow() {
 	r.Helper()
-	r.knownBy(r.newDriver())
+	r.makeRowKnown(r.newDriver())
 }
 
-// knownBy creates the row of "k" with d, so that d then takes the lock without a read.
-func (r *rig) knownBy(d *sqllock.Driver) {
+// makeRowKnown creates the row of "k" with d, so that d then takes the lock without a read.
+func (r *rig) makeRowKnown(d *sqllock.Driver) {
 	r.Helper()
 	r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", long), 0))
 }
@@ -58,7 +58,7 @@ func TestLateStatementDoesNotShortenLease(t *testing.T) {
 			return g, pass
 		},
 		"acquire, unread": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
-			r.knownBy(d)
+			r.makeRowKnown(d)
 			pass = r.SendLate(d, aTake, true, r.AcquireInto(d, driver.Request{Key: "k", TTL: short}, &g))
 			return g, pass
 		},
@@ -140,7 +140,7 @@ func TestLateStatementDoesNotReviveLease(t *testing.T) {
 				return g, pass
 			},
 			"acquire, unread": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
-				r.knownBy(d)
+				r.makeRowKnown(d)
 				pass = r.SendLate(d, aTake, true, r.AcquireInto(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
 				return g, pass
 			},
@@ -175,7 +175,7 @@ func TestLateAcquireStatementTakesNoLock(t *testing.T) {
 	for name, prepare := range map[string]func(r *rig, d *sqllock.Driver) (text string){
 		"first of the name": func(*rig, *sqllock.Driver) string { return anInsert },
 		"known name":        func(r *rig, _ *sqllock.Driver) string { r.makeRow(); return aChange },
-		"unread":            func(r *rig, d *sqllock.Driver) string { r.knownBy(d); return aTake },
+		"unread":            func(r *rig, d *sqllock.Driver) string { r.makeRowKnown(d); return aTake },
 	} {
 		t.Run(name, func(t *testing.T) {
 			forEach(t, servers, func(r *rig) {

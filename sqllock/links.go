@@ -20,11 +20,11 @@ const (
 	maxLinkAge = 3 * time.Minute
 )
 
-// links holds the connections for renewals. A database may accept no new connection for a while (it is full, or
+// renewalConns holds the connections for renewals. A database may accept no new connection for a while (it is full, or
 // a certificate or password was replaced), and a connection that is closed meanwhile is not replaced. So the
 // driver closes a connection that may still work only once another is open, and renewals may use any connection
 // of the client.
-type links struct {
+type renewalConns struct {
 	mu        sync.Mutex // guards the fields below
 	bare      bool       // the renewal pool could open no connection at its last use
 	spare     *sql.Conn  // connection of the other pool, kept for renewals while bare; nil: none
@@ -48,9 +48,9 @@ func (d *Driver) hasRenewPool() bool { return d.renewDB != d.db }
 // watchDatabase pings the database now and then, so that its state is known without any calls.
 func (d *Driver) watchDatabase() {
 	for driverkit.Sleep(d.calls.Alive, watchEvery) {
-		d.links.mu.Lock()
-		old := time.Since(d.links.replaced) > maxLinkAge
-		d.links.mu.Unlock()
+		d.renewalConns.mu.Lock()
+		old := time.Since(d.renewalConns.replaced) > maxLinkAge
+		d.renewalConns.mu.Unlock()
 		if old && d.hasRenewPool() {
 			d.replaceOld()
 		}
@@ -79,7 +79,7 @@ func (d *Driver) checkNode() {
 // warmRenewals pings the database over the renewal pool in the background, if that pool had no answer lately.
 // So the pool has a connection when a lease needs one, or is known to have none. The caller is inside a call.
 func (d *Driver) warmRenewals() {
-	l := &d.links
+	l := &d.renewalConns
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !d.hasRenewPool() || l.warming || time.Since(l.answered) < pace.LongPause {
@@ -101,7 +101,7 @@ func (d *Driver) noteAnswer(db *sql.DB) {
 	if db != d.renewDB || !d.hasRenewPool() {
 		return
 	}
-	l := &d.links
+	l := &d.renewalConns
 	l.mu.Lock()
 	l.bare, l.answered = false, time.Now()
 	spare := l.spare
@@ -115,7 +115,7 @@ func (d *Driver) noteAnswer(db *sql.DB) {
 // giveBack returns a connection of db that has answered to its pool, or keeps it for renewals if the renewal
 // pool has none. It never keeps the only connection of a pool, because claims need it.
 func (d *Driver) giveBack(db *sql.DB, conn *sql.Conn) {
-	l := &d.links
+	l := &d.renewalConns
 	l.mu.Lock()
 	keep := l.bare && l.spare == nil && db == d.db && d.calls.Alive.Err() == nil && db.Stats().MaxOpenConnections != 1
 	if keep {
@@ -129,7 +129,7 @@ func (d *Driver) giveBack(db *sql.DB, conn *sql.Conn) {
 
 // takeSpare removes and returns the spare connection; nil: none.
 func (d *Driver) takeSpare() *sql.Conn {
-	l := &d.links
+	l := &d.renewalConns
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	conn := l.spare
@@ -139,9 +139,9 @@ func (d *Driver) takeSpare() *sql.Conn {
 
 // noteUnreachable records that the renewal pool can open no connection.
 func (d *Driver) noteUnreachable() {
-	d.links.mu.Lock()
-	defer d.links.mu.Unlock()
-	d.links.bare = true
+	d.renewalConns.mu.Lock()
+	defer d.renewalConns.mu.Unlock()
+	d.renewalConns.bare = true
 }
 
 // openConnKey marks the context of a renewal attempt whose predecessor got no connection in time. The attempt
@@ -211,7 +211,7 @@ func (d *Driver) replaceStale(db *sql.DB) {
 // new one. It reports whether it did. If no connection can be opened, it closes none: a dead connection costs
 // time, a missing one costs a lease. It holds the idle connections meanwhile, so ctx must end soon.
 func (d *Driver) replaceIdle(ctx context.Context, db *sql.DB) bool {
-	l := &d.links
+	l := &d.renewalConns
 	l.mu.Lock()
 	if l.replacing[db] {
 		l.mu.Unlock()

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// preparedPool has statements that are compiled once per connection. SQLite compiles in this process, and
+// preparedPool holds statements that are compiled once per connection. SQLite compiles in this process, and
 // compiling is most of the work of a statement. Other databases may be behind a pooler, which does not support
 // prepared statements.
 type preparedPool struct {
 	db *sql.DB
-	// room has one place for each connection of a pool that only the driver uses and whose statements never
+	// room holds one place for each connection of a pool that only the driver uses and whose statements never
 	// block. Then a context ends the wait for a place, and need not watch each statement, which would cost as
 	// much as the statement. nil: statements may block.
 	room chan struct{}

@@ -445,7 +445,7 @@ func (r *rig) longestWait(name string) (wait time.Duration) {
 
 // Eight processes take a lock all the time. One of them has read the files directly, and one opens and closes
 // them. Then -wal and -shm are removed and eight new processes start. Two processes may be inside at once only
-// if one of them got an error that names the file. With HOLDFAST_LONG this goes on for five minutes.
+// if one of them got an error that names the file. With HOLDFAST_LONG this continues for five minutes.
 func TestRemovedFilesKeepOneHolder(t *testing.T) {
 	t.Parallel()
 	const grants = 200 // grants per round

@@ -98,7 +98,7 @@ var (
 	kinds     = append(servers, onSQLite)
 )
 
-// rig has the tables in a database and the clients that use them.
+// rig holds the tables in a database and the clients that use them.
 type rig struct {
 	*fixture.Rig
 	database

@@ -42,7 +42,7 @@ const queuedMark = " "
 // isQueued reports whether the waiter also waits at the turnstile.
 func (t *ticket) isQueued() bool { return strings.HasSuffix(t.holder, queuedMark) }
 
-// columns has the columns of readSQL that may be NULL.
+// columns holds the columns of readSQL that may be NULL.
 type columns struct {
 	stamp, token, since, expires, places, lapse, place *int64
 	owner, holder, firstOwner, firstHolder             *string

@@ -32,8 +32,8 @@ var sessions = map[string]map[string]string{
 	},
 }
 
-// oddNames are distinct names, in this order.
-var oddNames = []string{"", "K", "a b", "a'b", `a\b`, `a"b`, "a%b", "a;--", "k", "k ", "k\t", "ß", "日本"}
+// unusualNames are distinct names, in this order.
+var unusualNames = []string{"", "K", "a b", "a'b", `a\b`, `a"b`, "a%b", "a;--", "k", "k ", "k\t", "ß", "日本"}
 
 // The conformance suite runs with the server's own settings. Here each statement must do the same with other
 // settings.
@@ -85,7 +85,7 @@ func (r *rig) recordAnswers() string {
 		say("inspect", err, st.Held, st.Owner, st.Kept, st.Waiters, st.Holder, st.Remaining > long/2)
 	}
 	var all []driver.Grant
-	for _, name := range oddNames[1:] {
+	for _, name := range unusualNames[1:] {
 		g := take(d, name)
 		look(name)
 		take(other, name)
@@ -102,7 +102,7 @@ func (r *rig) recordAnswers() string {
 			return true
 		}))
 	}
-	if found := slices.Sorted(maps.Keys(listed)); !slices.Equal(found, slices.Sorted(slices.Values(oddNames[1:]))) {
+	if found := slices.Sorted(maps.Keys(listed)); !slices.Equal(found, slices.Sorted(slices.Values(unusualNames[1:]))) {
 		r.Errorf("List() has %q", found)
 	}
 	last := all[len(all)-1]

@@ -151,16 +151,16 @@ type Options struct {
 // Driver keeps locks in one database. It is safe for concurrent use.
 type Driver struct {
 	*tables
-	db       *sql.DB
-	renewDB  *sql.DB // pool for renewals; db if there is no other
-	links    links
-	prepared *preparedPool // nil: statements are not prepared
-	dialect  Dialect
-	node     string
-	owners   *driverkit.Owners
-	checked  atomic.Bool  // the version of the tables was checked
-	manual   atomic.Bool  // sessions do not commit each statement
-	level    atomic.Int32 // sql.IsolationLevel of each statement; the session's own unless a database rejects it
+	db           *sql.DB
+	renewDB      *sql.DB // pool for renewals; db if there is no other
+	renewalConns renewalConns
+	prepared     *preparedPool // nil: statements are not prepared
+	dialect      Dialect
+	node         string
+	owners       *driverkit.Owners
+	checked      atomic.Bool  // the version of the tables was checked
+	manual       atomic.Bool  // sessions do not commit each statement
+	level        atomic.Int32 // sql.IsolationLevel of each statement; the session's own unless a database rejects it
 
 	exclusion exclusionCheck
 
@@ -204,7 +204,7 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 		owners: driverkit.NewOwners(), calls: driverkit.NewCalls(),
 		waiting: make(map[string]*claim), heldLocks: make(map[string]heldLock), places: make(map[string]int64),
 	}
-	d.links.replacing, d.links.replaced = make(map[*sql.DB]bool), time.Now()
+	d.renewalConns.replacing, d.renewalConns.replaced = make(map[*sql.DB]bool), time.Now()
 	d.states = driverkit.NewStates(d.node)
 	if dialect == SQLite {
 		d.prepared = newPreparedPool(db)
@@ -240,7 +240,7 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 }
 
 // pingDatabase checks, over a connection of db, that the database answers and has the tables. Only
-// checkDatabase checks their version, once: a running program goes on while the tables are migrated.
+// checkDatabase checks their version, once: a running program continues while the tables are migrated.
 func (d *Driver) pingDatabase(ctx context.Context, db *sql.DB) error {
 	return d.runOn(ctx, db, func(q querier) error {
 		var v *int

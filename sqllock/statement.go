@@ -37,7 +37,7 @@ func (d *Driver) run(ctx context.Context, fn func(querier) error) error {
 // connection broke, as after a restart of the server. If renewal connections break repeatedly or cannot be
 // opened, it uses any other connection of the client. So fn may run more than once.
 func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) error {
-	if u := unitOf(ctx); u != nil {
+	if u := currentTx(ctx); u != nil {
 		return u.runStep(fn)
 	}
 	begun := time.Now()

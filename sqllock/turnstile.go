@@ -32,9 +32,9 @@ const (
 	reserved = 500 * time.Millisecond
 	// crowdedTime is the time for which a client goes to the turnstile at once, after it found the lock taken.
 	crowdedTime = time.Second
-	// shunTime is the time for which a client avoids a turnstile that admitted no waiter while the lock was
+	// avoidTime is the time for which a client avoids a turnstile that admitted no waiter while the lock was
 	// free.
-	shunTime = 10 * time.Second
+	avoidTime = 10 * time.Second
 	// longInside is the time after which a holder gives up its connection inside the turnstile if another
 	// waiter of its client needs one.
 	longInside = 2 * time.Second
@@ -114,7 +114,7 @@ func (t *turnstile) userLock(key string) string {
 func (t *turnstile) noteCrowd(key string) { t.noteKey(t.crowded, key, crowdedTime) }
 
 // avoidTurnstile makes the client avoid the turnstile of key for a while.
-func (t *turnstile) avoidTurnstile(key string) { t.noteKey(t.shunned, key, shunTime) }
+func (t *turnstile) avoidTurnstile(key string) { t.noteKey(t.shunned, key, avoidTime) }
 
 func (t *turnstile) noteKey(in map[string]time.Time, key string, d time.Duration) {
 	t.mu.Lock()
@@ -305,9 +305,9 @@ func (t *turnstile) returnWaitConn() {
 	t.waitConns++
 }
 
-// execInside runs a statement in the session of a wait connection that is inside. It returns the number of matched rows
-// and the LastInsertId. It repeats the statement after conflicts. After any other error it discards the wait connection,
-// and the statement may be executed late.
+// execInside runs a statement in the session of a wait connection that is inside. It returns the number of
+// matched rows and the LastInsertId. It repeats the statement after conflicts. After any other error it
+// discards the wait connection, and the statement may be executed late.
 func (e *waitConn) execInside(ctx context.Context, text string, args ...any) (found, noted int64, err error) {
 	for {
 		res, err := e.conn.ExecContext(ctx, text, args...)

@@ -19,12 +19,12 @@ type unit struct {
 	handed []string // owners to which locks were handed: woken after the commit
 }
 
-// unitKey is the key of the unit in the context of its statements.
-type unitKey struct{}
+// txKey is the key of the unit in the context of its statements.
+type txKey struct{}
 
-// unitOf returns the transaction that statements with this context belong to; nil: none.
-func unitOf(ctx context.Context) *unit {
-	u, _ := ctx.Value(unitKey{}).(*unit)
+// currentTx returns the transaction that statements with this context belong to; nil: none.
+func currentTx(ctx context.Context) *unit {
+	u, _ := ctx.Value(txKey{}).(*unit)
 	return u
 }
 
@@ -32,19 +32,19 @@ func unitOf(ctx context.Context) *unit {
 // while the file is busy. On other databases each statement commits on its own, so that no row stays locked
 // between two of them. It returns the error of fn or of the transaction.
 func (d *Driver) runTogether(ctx context.Context, fn func(ctx context.Context) error) error {
-	if d.dialect != SQLite || unitOf(ctx) != nil {
+	if d.dialect != SQLite || currentTx(ctx) != nil {
 		return fn(ctx)
 	}
 	var u *unit
 	var outcome error
 	err := d.run(ctx, func(q querier) error {
-		tx, on, err := d.beginUnit(ctx, q)
+		tx, on, err := d.beginTogether(ctx, q)
 		if err != nil {
 			return err
 		}
 		defer tx.Rollback() // ignore the error: the transaction is over, or its error is returned
 		u = &unit{tx: on}
-		outcome = fn(context.WithValue(ctx, unitKey{}, u))
+		outcome = fn(context.WithValue(ctx, txKey{}, u))
 		if u.failed != nil {
 			return u.failed
 		}
@@ -59,8 +59,8 @@ func (d *Driver) runTogether(ctx context.Context, fn func(ctx context.Context) e
 	return outcome
 }
 
-// beginUnit begins a transaction on q, a connection that run has provided.
-func (d *Driver) beginUnit(ctx context.Context, q querier) (tx *sql.Tx, on querier, err error) {
+// beginTogether begins a transaction on q, a connection that run has provided.
+func (d *Driver) beginTogether(ctx context.Context, q querier) (tx *sql.Tx, on querier, err error) {
 	switch q := q.(type) {
 	case *preparedPool:
 		// Prepare before the transaction begins, as it may use the only connection.
@@ -97,7 +97,7 @@ func (c *claim) tryTogether(ctx context.Context, look bool) (g driver.Grant, err
 	case rung: // a hand-over expires unless confirmed soon
 		ctx = c.d.withUrgency(ctx, time.Now().Add(grace))
 	}
-	if !c.isAdoption() && (!c.place && !(look && c.d.wasPassed(c.req.Key)) || rung) { // other claims read first, because a write blocks all others
+	if !c.isAdoption() && (!c.place && !(look && c.d.wasHandedOver(c.req.Key)) || rung) { // other claims read first, because a write blocks all others
 		if g, taken, err := c.takeFree(ctx); taken || err != nil {
 			return g, err
 		}

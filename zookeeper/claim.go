@@ -22,14 +22,14 @@ const (
 )
 
 var (
-	// errRestless reports that a claim has read its queue too often.
-	errRestless = errors.New("its queue changes at each read")
-	// errSenseless reports an answer that no correct server gives.
-	errSenseless = errors.New("a server's answer contradicts the request")
+	// errUnstableQueue reports that a claim has read its queue too often.
+	errUnstableQueue = errors.New("its queue changes at each read")
+	// errInvalidAnswer reports an answer that no correct server gives.
+	errInvalidAnswer = errors.New("a server's answer contradicts the request")
 )
 
-// errSpent makes a claim wait until the folder of its lock is empty.
-var errSpent = errors.New("the sequence numbers of this lock are used up; they start again once nobody holds it or waits for it")
+// errNumbersUsedUp makes a claim wait until the folder of its lock is empty.
+var errNumbersUsedUp = errors.New("the sequence numbers of this lock are used up; they start again once nobody holds it or waits for it")
 
 // claim is one attempt to acquire a lock.
 type claim struct {
@@ -63,7 +63,7 @@ func (c *claim) acquireLock(ctx context.Context) error {
 			return c.d.callerError(err)
 		}
 		if c.turns++; c.turns > maxTurns {
-			return c.d.states.Unavailable(errRestless)
+			return c.d.states.Unavailable(errUnstableQueue)
 		}
 		return err
 	})
@@ -91,7 +91,7 @@ func (c *claim) tryStep(ctx context.Context) error {
 	return driverkit.TakeTurn(ctx, c.d.lane, c.req, c.doubt || c.path != "", c.requestMissing, c.awaitTurn)
 }
 
-// watches has the events that a waiting claim waits for.
+// watches holds the events that a waiting claim waits for.
 type watches struct {
 	gone <-chan struct{}   // closed when the node before its own is deleted
 	own  <-chan struct{}   // closed when its own node is deleted
@@ -110,7 +110,7 @@ func (c *claim) requestMissing(ctx context.Context) (*watches, error) {
 	case c.path == "":
 		return c.createNode(ctx)
 	}
-	if e, _ := readEntry(path.Base(c.path)); isSpent(e.seq) {
+	if e, _ := readEntry(path.Base(c.path)); hasUsedUpNumbers(e.seq) {
 		return nil, c.restartNumbers(ctx)
 	}
 	return c.readQueue(ctx)
@@ -129,7 +129,7 @@ func (c *claim) createNode(ctx context.Context) (*watches, error) {
 			l, err := r.lineEntries()
 			switch {
 			case err != nil:
-				return nil, c.d.states.Unavailable(errSenseless)
+				return nil, c.d.states.Unavailable(errInvalidAnswer)
 			case len(l) > 0:
 				return nil, c.heldBy(ctx, l)
 			}
@@ -145,7 +145,7 @@ func (c *claim) createNode(ctx context.Context) (*watches, error) {
 		if own.err == nil {
 			path, at := own.reply.text(), own.reply.stat().czxid
 			if !strings.HasPrefix(path, folder+"/"+c.owner+"-") {
-				return nil, c.d.states.Unavailable(errSenseless)
+				return nil, c.d.states.Unavailable(errInvalidAnswer)
 			}
 			c.path, c.czxid = path, at
 		}
@@ -162,7 +162,7 @@ func (c *claim) createNode(ctx context.Context) (*watches, error) {
 			return nil, c.d.refusedError(cmp.Or(own.err, others.err))
 		}
 		l, err := others.lineEntries()
-		return c.placeIfRead(ctx, l, err)
+		return c.takePlaceIfRead(ctx, l, err)
 	}
 }
 
@@ -177,7 +177,7 @@ func (c *claim) restartNumbers(ctx context.Context) error {
 	if err := c.s.sendAll(ctx, r); err != nil || r.err == nil {
 		return cmp.Or(err, driverkit.ErrRetryNow)
 	}
-	return c.d.states.Unavailable(errSpent)
+	return c.d.states.Unavailable(errNumbersUsedUp)
 }
 
 // makeFolder creates the folder of a lock and its parents.
@@ -232,7 +232,7 @@ func (c *claim) findNode(ctx context.Context) error {
 			}
 		}
 		if all.reply.err != nil {
-			return c.d.states.Unavailable(errSenseless)
+			return c.d.states.Unavailable(errInvalidAnswer)
 		}
 	}
 	c.doubt = false
@@ -255,17 +255,17 @@ func (c *claim) readQueue(ctx context.Context) (*watches, error) {
 		if all.err == nil {
 			l, err := all.lineEntries()
 			if err != nil || placeOf(c.owner, l) >= 0 {
-				return c.placeIfRead(ctx, l, err)
+				return c.takePlaceIfRead(ctx, l, err)
 			}
 		}
 		all = getChildren(folder) // the node, or the folder too, was deleted
 	}
 	own := getData(c.path, false)
-	_, stands, err := c.s.confirmNodes(ctx, []string{c.path}, all, own)
+	_, exists, err := c.s.confirmNodes(ctx, []string{c.path}, all, own)
 	switch {
 	case err != nil:
 		return nil, err
-	case !stands[0]:
+	case !exists[0]:
 		c.forgetSession()
 		return nil, driverkit.ErrRetryNow
 	case all.err != nil, own.err != nil:
@@ -274,13 +274,13 @@ func (c *claim) readQueue(ctx context.Context) (*watches, error) {
 	own.reply.bytes()
 	c.czxid = own.reply.stat().czxid
 	l, err := all.lineEntries()
-	return c.placeIfRead(ctx, l, cmp.Or(err, own.reply.err))
+	return c.takePlaceIfRead(ctx, l, cmp.Or(err, own.reply.err))
 }
 
-// placeIfRead returns err, or calls takePlace if the line could be read.
-func (c *claim) placeIfRead(ctx context.Context, l []entry, err error) (*watches, error) {
+// takePlaceIfRead returns err, or calls takePlace if the line could be read.
+func (c *claim) takePlaceIfRead(ctx context.Context, l []entry, err error) (*watches, error) {
 	if err != nil {
-		return nil, c.d.states.Unavailable(errSenseless)
+		return nil, c.d.states.Unavailable(errInvalidAnswer)
 	}
 	return c.takePlace(ctx, l)
 }
@@ -288,7 +288,7 @@ func (c *claim) placeIfRead(ctx context.Context, l []entry, err error) (*watches
 // isFresh reports whether the session is trusted for most of its TTL.
 func (c *claim) isFresh() bool { return time.Until(c.s.trustedUntil()) > c.req.TTL*3/4 }
 
-// takePlace takes the lock if the claim is first in line. Otherwise it watches the node before its own.
+// takePlace takes the lock if the claim is first in the queue. Otherwise it watches the node before its own.
 func (c *claim) takePlace(ctx context.Context, l []entry) (*watches, error) {
 	switch i := placeOf(c.owner, l); {
 	case i < 0: // the node was deleted: the next read makes sure
@@ -305,16 +305,16 @@ func (c *claim) takePlace(ctx context.Context, l []entry) (*watches, error) {
 // completeGrant completes the claim as the holder. The session may be old by now.
 func (c *claim) completeGrant(ctx context.Context) error {
 	if c.czxid <= 0 || c.czxid > math.MaxInt64/driverkit.Block { // outside the range of tokens
-		return c.d.states.Unavailable(errSenseless)
+		return c.d.states.Unavailable(errInvalidAnswer)
 	}
 	if c.isFresh() {
 		return nil
 	}
-	_, stands, err := c.s.confirmNodes(ctx, []string{c.path})
+	_, exists, err := c.s.confirmNodes(ctx, []string{c.path})
 	switch {
 	case err != nil:
 		return err
-	case !stands[0]:
+	case !exists[0]:
 		c.forgetSession()
 		return driverkit.ErrRetryNow
 	case time.Now().After(c.s.trustedUntil()):

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-// SpentNumber is the first sequence number that grants no lock.
-const SpentNumber = firstSpentNumber
+// SequenceLimit is the first sequence number that grants no lock.
+const SequenceLimit = sequenceLimit
 
 // WithDial returns opts with the test's own way to dial.
 func WithDial(opts Options, dial func(ctx context.Context, addr string) (net.Conn, error)) *Options {

@@ -336,13 +336,13 @@ func TestSessionHasBoundedNodes(t *testing.T) {
 // The servers number the nodes of a folder with 31 bits, and give the last number to all later nodes. Before
 // that happens, the folder is created again.
 func TestReusedSequenceNumberGrantsNoLock(t *testing.T) {
-	for name, begin := range map[string]int32{"before the last numbers": zookeeper.SpentNumber - 2, "at the last number": math.MaxInt32} {
+	for name, begin := range map[string]int32{"before the last numbers": zookeeper.SequenceLimit - 2, "at the last number": math.MaxInt32} {
 		t.Run(name, func(t *testing.T) {
 			runInBubble(t, func(t *testing.T, r *rig) {
 				d := r.newDirectDriver()
 				r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", longTTL), 0))
 				r.fake.update(func() { r.fake.nodes[r.opts.Path+"/lock:k"].creates = begin })
-				r.passSpentLock(5)
+				r.passUsedUpLock(5)
 			})
 		})
 	}
@@ -359,11 +359,11 @@ func TestServersRepeatLastSequenceNumber(t *testing.T) {
 	m.Kill()
 	setChildCount(r.Rig, m.Data(), r.opts.Path+"/lock:k", math.MaxInt32)
 	r.NoError(m.Restart(r.Context()))
-	r.passSpentLock(3)
+	r.passUsedUpLock(3)
 }
 
-// passSpentLock passes the lock "k", whose sequence numbers are used up, from holder to holder.
-func (r *rig) passSpentLock(waiters int) {
+// passUsedUpLock passes the lock "k", whose sequence numbers are used up, from holder to holder.
+func (r *rig) passUsedUpLock(waiters int) {
 	r.Helper()
 	d := r.newDriver().(*zookeeper.Driver)
 	last := r.AcquireGrant(d, "k", longTTL)

@@ -102,13 +102,13 @@ func FuzzServer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, script []byte) {
 		script = script[:min(len(script), 256)] // a longer one takes seconds, which the fuzzer may count as a hang
-		synctest.Test(t, func(t *testing.T) { callSpoilt(t, script) })
+		synctest.Test(t, func(t *testing.T) { callSpoiled(t, script) })
 	})
 }
 
-// callSpoilt makes every call of a client while the servers' packets are spoiled by a script. It returns the
+// callSpoiled makes every call of a client while the servers' packets are spoiled by a script. It returns the
 // number of requests.
-func callSpoilt(t *testing.T, script []byte) int {
+func callSpoiled(t *testing.T, script []byte) int {
 	r := newFakeRig(t, newFake(t, 3))
 	holder := r.newDirectDriver()
 	g := r.AcquireGrant(holder, "k", longTTL)

@@ -55,7 +55,7 @@ type pendingRequest struct {
 	sent  time.Time
 }
 
-// exchangePacket sends one packet and reads one. It is for use before readLoop.
+// exchangePacket sends one packet and reads one. Call it only before readLoop.
 func (l *link) exchangePacket(p []byte) ([]byte, error) {
 	if _, err := l.conn.Write(p); err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func (l *link) packetRoom() int {
 	return l.pending[0].batch.room
 }
 
-// askOnce sends one request and reads its answer. It is for use before readLoop.
+// askOnce sends one request and reads its answer. Call it only before readLoop.
 func (l *link) askOnce(r *request) ([]byte, error) {
 	p, _ := l.formPacket(r)
 	return l.exchangePacket(p)

@@ -130,7 +130,7 @@ func (d *Driver) waitQueueOf(folder string, all *request) (l waitQueue, err erro
 		return l, d.refusedError(all.err)
 	}
 	if l.entries, err = all.lineEntries(); err != nil {
-		return l, d.states.Unavailable(errSenseless)
+		return l, d.states.Unavailable(errInvalidAnswer)
 	}
 	l.pzxid = all.reply.stat().pzxid
 	if len(l.entries) > 0 {
@@ -360,7 +360,7 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 			names = slices.Collect(all.reply.names())
 		}
 		if all.reply.err != nil {
-			return d.states.Unavailable(errSenseless)
+			return d.states.Unavailable(errInvalidAnswer)
 		}
 		return nil
 	})

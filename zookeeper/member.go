@@ -320,7 +320,7 @@ func (d *Driver) keepsSessionsApart(ctx context.Context, m, other *member) bool 
 	ctx, cancel := driverkit.WithLimit(ctx, 2*pace.CallTime())
 	defer cancel()
 	s := &session{d: d, key: anyTTL, ttl: lookTTL, quit: ctx, password: make([]byte, 16)}
-	l, err := s.greetMember(m, pace.CallTime())
+	l, err := s.openSessionAt(m, pace.CallTime())
 	if err != nil {
 		return false
 	}
@@ -329,7 +329,7 @@ func (d *Driver) keepsSessionsApart(ctx context.Context, m, other *member) bool 
 	if _, err = l.askOnce(confirmRequest([]string{"/"})); err != nil {
 		return false
 	}
-	again, err := s.greetMember(other, pace.CallTime())
+	again, err := s.openSessionAt(other, pace.CallTime())
 	if err == nil {
 		defer again.conn.Close()
 		again.askOnce(goodbyeRequest())

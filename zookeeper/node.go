@@ -65,12 +65,12 @@ func readEntry(name string) (e entry, ok bool) {
 // memory.
 const minDigits = 10
 
-// firstSpentNumber is the first sequence number that grants no lock. Numbers have 31 bits; after the last, the servers
+// sequenceLimit is the first sequence number that grants no lock. Numbers have 31 bits; after the last, the servers
 // repeat numbers, and the order of waiters is lost.
-const firstSpentNumber = 1<<31 - 1<<24
+const sequenceLimit = 1<<31 - 1<<24
 
-// isSpent reports whether the numbers of a folder are used up, from the number of one of its nodes.
-func isSpent(seq int32) bool { return seq >= firstSpentNumber || seq < 0 }
+// hasUsedUpNumbers reports whether the numbers of a folder are used up, from the number of one of its nodes.
+func hasUsedUpNumbers(seq int32) bool { return seq >= sequenceLimit || seq < 0 }
 
 // lineEntries returns the children of a folder in queue order.
 func (r *request) lineEntries() (l []entry, err error) {
@@ -78,7 +78,7 @@ func (r *request) lineEntries() (l []entry, err error) {
 		l = make([]entry, 0, n)
 	}
 	for name := range r.reply.names() {
-		if e, ok := readEntry(name); ok && !isSpent(e.seq) {
+		if e, ok := readEntry(name); ok && !hasUsedUpNumbers(e.seq) {
 			l = append(l, e)
 		}
 	}

@@ -54,7 +54,7 @@ func sharedRig(t testing.TB) *rig {
 	return newRig(t, e)
 }
 
-// rig has a path of an ensemble and the clients that use it.
+// rig holds a path of an ensemble and the clients that use it.
 type rig struct {
 	*fixture.Rig
 	ensemble *zkproc.Ensemble // nil: a fake is used

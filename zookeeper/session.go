@@ -165,7 +165,7 @@ func (s *session) connect() (*link, error) {
 	s.d.surveyMembers(s.quit, limit)
 	failed := s.d.states.Unavailable(nil)
 	for _, m := range s.d.memberOrder() {
-		l, err := runFairly(s.quit, limit, func() (*link, error) { return s.greetMember(m, limit) })
+		l, err := runFairly(s.quit, limit, func() (*link, error) { return s.openSessionAt(m, limit) })
 		if s.quit.Err() != nil {
 			return l, s.quit.Err()
 		}
@@ -183,8 +183,8 @@ func (s *session) connect() (*link, error) {
 	return nil, failed
 }
 
-// greetMember opens or resumes the session over a new connection to m.
-func (s *session) greetMember(m *member, limit time.Duration) (_ *link, err error) {
+// openSessionAt opens or resumes the session over a new connection to m.
+func (s *session) openSessionAt(m *member, limit time.Duration) (_ *link, err error) {
 	ctx, cancel := driverkit.WithLimit(s.quit, limit)
 	defer cancel()
 	s.mu.Lock()
@@ -311,25 +311,25 @@ func (s *session) sendAll(ctx context.Context, all ...*request) error {
 	}
 }
 
-// confirmNodes confirms that the nodes exist, and that the session lasts for another TTL from base. stands is
-// false for a node that is gone. It sends the requests beside together with its own.
+// confirmNodes confirms that the nodes exist, and that the session lasts for another TTL from base. exists is
+// false for a deleted node. It sends the requests beside together with its own.
 //
 // Only the leader knows how long a session lasts. A follower forwards the pings of its clients to it now and
 // then, and answers them even when it cannot reach the leader. But it asks the leader when a client resumes a
 // session. So without a connection to the leader, confirmNodes opens a new connection, from which the servers
 // count. And only a transaction that a majority has logged proves that the leader was still the leader.
-func (s *session) confirmNodes(ctx context.Context, paths []string, beside ...*request) (base time.Time, stands []bool, err error) {
-	stands = slices.Repeat([]bool{true}, len(paths))
+func (s *session) confirmNodes(ctx context.Context, paths []string, beside ...*request) (base time.Time, exists []bool, err error) {
+	exists = slices.Repeat([]bool{true}, len(paths))
 	for again := true; again; {
 		var asked []int // indices of paths
 		var names []string
 		for i, path := range paths {
-			if stands[i] {
+			if exists[i] {
 				asked, names = append(asked, i), append(names, path)
 			}
 		}
 		if err := s.refreshLink(ctx); err != nil || len(asked) == 0 {
-			return base, stands, err
+			return base, exists, err
 		}
 		r := confirmRequest(names)
 		if err := s.sendAll(ctx, append([]*request{r}, beside...)...); err != nil {
@@ -345,13 +345,13 @@ func (s *session) confirmNodes(ctx context.Context, paths []string, beside ...*r
 		again, beside = false, nil
 		for n, i := range asked {
 			if outcomes[n] == codeNoNode {
-				stands[i], again = false, true
+				exists[i], again = false, true
 			}
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.base, stands, nil
+	return s.base, exists, nil
 }
 
 // refreshLink opens a new connection if the current one is old and does not lead to the leader.

@@ -245,7 +245,7 @@ type request struct {
 }
 
 func getChildren(path string) *request {
-	return &request{op: opGetChildren, write: pathAnd(path, false)}
+	return &request{op: opGetChildren, write: encodePathAndWatch(path, false)}
 }
 
 // listRequest is getChildren for a folder with many locks.
@@ -256,12 +256,14 @@ func listRequest(path string) *request {
 }
 
 func getData(path string, watch bool) *request {
-	return &request{op: opGetData, write: pathAnd(path, watch)}
+	return &request{op: opGetData, write: encodePathAndWatch(path, watch)}
 }
 
-func existsRequest(path string) *request { return &request{op: opExists, write: pathAnd(path, false)} }
+func existsRequest(path string) *request {
+	return &request{op: opExists, write: encodePathAndWatch(path, false)}
+}
 
-func pathAnd(path string, watch bool) func(*writer) {
+func encodePathAndWatch(path string, watch bool) func(*writer) {
 	return func(w *writer) {
 		w.text(path)
 		w.bool(watch)

@@ -329,7 +329,7 @@ func (d *Driver) renewGrants(ctx context.Context, s *session, some []int, grants
 		mine[i] = paths[n]
 	}
 	var base time.Time
-	var stands []bool
+	var exists []bool
 	err := driverkit.RetryUnanswered(ctx, func() (err error) {
 		for i := range folders {
 			folders[i] = existsRequest(path.Dir(mine[i]))
@@ -340,7 +340,7 @@ func (d *Driver) renewGrants(ctx context.Context, s *session, some []int, grants
 				beside, heeds = append(beside, r), append(heeds, mine[i])
 			}
 		}
-		if base, stands, err = s.confirmNodes(ctx, mine, beside...); err != nil {
+		if base, exists, err = s.confirmNodes(ctx, mine, beside...); err != nil {
 			for _, path := range heeds { // the servers may have set no watch
 				s.fireWatches(path)
 			}
@@ -354,7 +354,7 @@ func (d *Driver) renewGrants(ctx context.Context, s *session, some []int, grants
 		switch {
 		case err != nil:
 			out[n].Err = err
-		case !stands[i]:
+		case !exists[i]:
 			out[n].Err = driver.ErrLost
 		default:
 			out[n].TrustedUntil = driverkit.TrustEnd(base, s.ttl)

@@ -24,8 +24,8 @@ var (
 // tests run on a fake, which is compared with real servers.
 var statements = []string{
 	"OneHolderUnderContention", "TokensRiseAcrossClients", "TryNamesHolder", "WaitersAreServedInOrder",
-	"WatchdogKeepsLease", "OneCallRenewsManyGrants", "LostRepliesLeaveNoLock", "WaitSurvivesOutage", "ListShowsHeldLocks",
-	"QueueShowsWaitersInOrder", "ForcedHolderLearnsReason", "UnusualNamesWork", "CloseReleasesLeases",
+	"WatchdogKeepsLease", "OneCallRenewsManyGrants", "LostRepliesFreeLock", "WaitSurvivesOutage", "ListShowsHeldLocks",
+	"QueueShowsWaitersInOrder", "ForcedHolderGetsReason", "UnusualNamesWork", "CloseReleasesLeases",
 }
 
 func TestConformanceOfServers(t *testing.T) {

@@ -53,7 +53,7 @@ var programs = sync.OnceValues(func() (dir string, err error) {
 // programsFolder is the folder that programs has created.
 var programsFolder atomic.Value // of string
 
-// bench has the servers of a test and the program to run against them.
+// bench holds the servers of a test and the program to run against them.
 type bench struct {
 	t       *testing.T
 	path    string // path of holdfast

@@ -229,7 +229,7 @@ func zkCmd(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// servers has the servers of one script.
+// servers holds the servers of one script.
 type servers struct {
 	all  []*redisproc.Server
 	etcd *etcdproc.Cluster

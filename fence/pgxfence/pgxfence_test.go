@@ -133,8 +133,8 @@ func TestFailedWriteIsRolledBack(t *testing.T) {
 	}
 }
 
-// Many leases write at once, each the value that it has read plus one. If a write could run apart from its
-// check or from its read, the sum would not equal the number of accepted writes.
+// Many leases write at once. Each writes the value that it has read, plus one. If a write could run apart from
+// its check or from its read, the sum would not equal the number of accepted writes.
 func TestCheckAndWriteAreOneStep(t *testing.T) {
 	pool, f := openFence(t)
 	if err := putBalance(t, pool, f, "k", 1, "first", 0); err != nil {

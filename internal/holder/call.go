@@ -95,7 +95,7 @@ func (a *Call) enterLock() (e entry, err error) {
 	if k.ending {
 		return e, driver.ErrClosed
 	}
-	s := k.lockForLocked(a.Key)
+	s := k.getLockLocked(a.Key)
 	if !s.isTakenLocked() {
 		s.startInquiryLocked()
 		return entry{lock: s}, nil
@@ -267,7 +267,7 @@ func (k *Keeper) failAsking(asking context.Context, s *lock, err error) error {
 
 // startLease turns a grant into a lease for the receiver of a, and ends the inquiry of s.
 func (a *Call) startLease(s *lock, grant driver.Grant, taken time.Time) (*Hold, error) {
-	h, err := a.giveGrant(s, grant, taken)
+	h, err := a.createHold(s, grant, taken)
 	if err != nil {
 		h.Release(context.Background()) // a failure is reported as an event
 		return nil, err
@@ -275,8 +275,8 @@ func (a *Call) startLease(s *lock, grant driver.Grant, taken time.Time) (*Hold, 
 	return h, nil
 }
 
-// giveGrant does the work of startLease. After an error it returns a hold that the caller has to release.
-func (a *Call) giveGrant(s *lock, grant driver.Grant, taken time.Time) (*Hold, error) {
+// createHold does the work of startLease. After an error it returns a hold that the caller has to release.
+func (a *Call) createHold(s *lock, grant driver.Grant, taken time.Time) (*Hold, error) {
 	k := a.keeper
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -332,7 +332,7 @@ func (k *Keeper) beginAdopting(key string, cancel context.CancelCauseFunc) (*loc
 	if k.ending {
 		return nil, driver.ErrClosed
 	}
-	s := k.lockForLocked(key)
+	s := k.getLockLocked(key)
 	if s.isTakenLocked() {
 		return nil, cmp.Or(s.currentObstacleLocked(), errAskedConcurrently)
 	}

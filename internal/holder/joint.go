@@ -38,7 +38,7 @@ func (a *Call) admitParts(h *Hold, parts []*Hold, now time.Time) (passed followU
 	} else {
 		passed = lead.endHoldLocked(now)
 	}
-	t.recountLocked(a.MaxHold, a.MinHold, now)
+	t.restartLimitsLocked(a.MaxHold, a.MinHold, now)
 	k.events.Acquired(Acquired{Context: a.Context, Key: a.Key, Owner: h.owner, Token: h.token, Waited: now.Sub(a.since), WaitReported: a.waitReported})
 	return passed, true
 }
@@ -74,7 +74,7 @@ func (h *Hold) keepPlace(choose func(places, holds int) (Kind, error), now time.
 	kept = h.places[0]
 	u := &kept.term.user
 	u.isPart, u.lead, u.kind, u.since, u.token, kept.token = false, nil, kind, now, t.user.token, t.user.token
-	kept.term.recountLocked(t.user.MaxHold, u.MinHold, t.user.countedFrom)
+	kept.term.restartLimitsLocked(t.user.MaxHold, u.MinHold, t.user.countedFrom)
 	h.places, t.user.places = nil, t.user.places[1:] // from now on h covers only the other locks
 	k.events.Acquired(Acquired{Context: u.ctx, Key: t.givenKeyLocked(), Owner: kept.owner, Token: kept.token})
 	return kept, h.endHoldLocked(now), nil
@@ -92,7 +92,7 @@ func (k *Keeper) ChainHolds(outer *Hold, holds, fresh []*Hold, maxHold, minHold 
 	}
 	now := time.Now()
 	for _, h := range fresh {
-		h.term.recountLocked(maxHold, minHold, now)
+		h.term.restartLimitsLocked(maxHold, minHold, now)
 	}
 	last := outer
 	for _, h := range holds {

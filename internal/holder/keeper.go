@@ -50,8 +50,8 @@ func (k *Keeper) selfWithNote(note string) driver.Holder {
 	return h
 }
 
-// lockForLocked returns the lock of key, which it creates if there is none.
-func (k *Keeper) lockForLocked(key string) *lock {
+// getLockLocked returns the lock of key, which it creates if there is none.
+func (k *Keeper) getLockLocked(key string) *lock {
 	s := k.locks[key]
 	if s == nil {
 		s = &lock{key: key}

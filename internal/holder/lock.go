@@ -85,7 +85,7 @@ func (t *term) handOverLocked(a *Call, now time.Time) followUp {
 	for _, h := range t.user.holds {
 		h.ended = true
 	}
-	e.others = append(e.others, t.leavePlacesLocked(now)...)
+	e.others = append(e.others, t.releasePlacesLocked(now)...)
 	t.handOvers++
 	next := t.beginLocked(a, now)
 	if e.event.Key != "" {

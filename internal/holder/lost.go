@@ -226,7 +226,7 @@ func (t *term) endLocked(cause error, now time.Time) followUp {
 	for _, h := range t.user.holds {
 		h.ended = true
 	}
-	e.others = append(e.others, t.leavePlacesLocked(now)...)
+	e.others = append(e.others, t.releasePlacesLocked(now)...)
 	t.user.holds = nil
 	t.keeper.watch.due.removeLocked(t)
 	t.lock.term = nil
@@ -254,8 +254,8 @@ func (t *term) endHoldsLocked(cause error, now time.Time) followUp {
 	return e
 }
 
-// leavePlacesLocked releases the places that end with the present user of t.
-func (t *term) leavePlacesLocked(now time.Time) (all []followUp) {
+// releasePlacesLocked releases the places that end with the present user of t.
+func (t *term) releasePlacesLocked(now time.Time) (all []followUp) {
 	for _, place := range t.user.places {
 		if !place.ended && !place.term.ended {
 			all = append(all, place.endHoldLocked(now))

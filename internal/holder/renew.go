@@ -17,7 +17,7 @@ import (
 // maxBatch bounds the grants in one call of Renew.
 const maxBatch = 512
 
-// planRenewalLocked sets the time at which the watchdog looks at t next: RenewEvery after the last grant or
+// planRenewalLocked sets the time at which the watchdog checks t next: RenewEvery after the last grant or
 // renewal, and at the end of t. A grant that began with little trust is renewed soon. So is a grant that may
 // have only a bare majority of the nodes, but not at once: many locks are released before that and need no
 // renewal.
@@ -35,8 +35,8 @@ func (t *term) usableTrustLocked() time.Duration {
 	return max(min(t.grant.TTL, t.grantedFor)-t.user.Margin, 0)
 }
 
-// earlyByLocked returns the time by which the renewal of t may come early.
-func (t *term) earlyByLocked() time.Duration {
+// maxEarlyLocked returns the time by which the renewal of t may come early.
+func (t *term) maxEarlyLocked() time.Duration {
 	return min(t.usableTrustLocked(), 3*t.user.renewEvery(t.grant.TTL)) / 64
 }
 
@@ -89,7 +89,7 @@ func (k *Keeper) collectDue(now time.Time) (due map[renewalGroup][]*term, lost [
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	due = make(map[renewalGroup][]*term)
-	if k.watch.beginLookLocked(now) {
+	if k.watch.beginCheckLocked(now) {
 		var late []*term
 		for _, t := range k.watch.due { // a copy, because expireLocked changes the schedule
 			if t.timeLeftLocked(now) <= 0 {
@@ -105,7 +105,7 @@ func (k *Keeper) collectDue(now time.Time) (due map[renewalGroup][]*term, lost [
 	for len(k.watch.due) > 0 {
 		t := k.watch.due[0]
 		switch {
-		case t.nextLook.After(now.Add(t.earlyByLocked())):
+		case t.nextLook.After(now.Add(t.maxEarlyLocked())):
 			return due, lost
 		case t.timeLeftLocked(now) <= 0:
 			lost = append(lost, t.expireLocked(now))
@@ -140,7 +140,7 @@ func (k *Keeper) isStarved(now time.Time) bool {
 	return k.watch.isStarvedLocked(now)
 }
 
-// rescheduleLocked sets the time at which the watchdog looks at t next, unless t has ended.
+// rescheduleLocked sets the time at which the watchdog checks t next, unless t has ended.
 func (k *Keeper) rescheduleLocked(t *term, next time.Time) {
 	if !t.ended {
 		k.watch.scheduleLocked(t, next)

@@ -36,7 +36,7 @@ type term struct {
 	alerts       int    // number of alerts that no answer has disproved
 	alertReason  string // reason of the last alert
 
-	nextLook time.Time     // time at which the watchdog looks at it next
+	nextLook time.Time     // time at which the watchdog checks it next
 	dueAt    time.Time     // time at which the renewal in progress was due; zero: not by the clock
 	index    int           // position in the schedule
 	idle     chan struct{} // closed when renewing ends; nil: no goroutine waits for that
@@ -111,9 +111,9 @@ func (t *term) extendTrustLocked(until, now time.Time) {
 	}
 }
 
-// recountLocked sets MaxHold and MinHold of the present user, and counts them from the given time, for a lease
+// restartLimitsLocked sets MaxHold and MinHold of the present user, and counts them from the given time, for a lease
 // that has all of its locks.
-func (t *term) recountLocked(maxHold, minHold time.Duration, from time.Time) {
+func (t *term) restartLimitsLocked(maxHold, minHold time.Duration, from time.Time) {
 	t.user.MaxHold, t.user.MinHold, t.user.countedFrom = maxHold, minHold, from
 	t.setTrustLocked(t.keptUntil)
 	t.keeper.rescheduleLocked(t, t.renewAtLocked(t.nextLook))

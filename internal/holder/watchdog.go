@@ -20,12 +20,12 @@ const (
 type watchdog struct {
 	due     schedule
 	sleeps  time.Time     // time until which it sleeps; zero: until it is nudged
-	looked  time.Time     // time of the last look at all terms
+	looked  time.Time     // time of the last check of all terms
 	starved time.Time     // time when it last ran too late; zero: never
 	nudge   chan struct{} // wakes it; buffers one value
 }
 
-// scheduleLocked sets the time at which the watchdog looks at t.
+// scheduleLocked sets the time at which the watchdog checks t.
 func (w *watchdog) scheduleLocked(t *term, next time.Time) {
 	t.nextLook = next
 	if t.index == unscheduled {
@@ -41,9 +41,9 @@ func (w *watchdog) scheduleLocked(t *term, next time.Time) {
 	}
 }
 
-// beginLookLocked records that the watchdog is awake at now, perhaps too late. It reports whether the watchdog
-// has to look at all terms.
-func (w *watchdog) beginLookLocked(now time.Time) (every bool) {
+// beginCheckLocked records that the watchdog is awake at now, perhaps too late. It reports whether the watchdog
+// has to check all terms.
+func (w *watchdog) beginCheckLocked(now time.Time) (every bool) {
 	if !w.sleeps.IsZero() && now.Sub(w.sleeps) > starvedAfter {
 		w.starved = now
 	}
@@ -76,7 +76,7 @@ func (w *watchdog) isStarvedLocked(now time.Time) bool {
 // unscheduled is the term.index of a term that is not in the schedule.
 const unscheduled = -1
 
-// schedule is a heap of terms, ordered by the time at which the watchdog looks at them.
+// schedule is a heap of terms, ordered by the time at which the watchdog checks them.
 type schedule []*term
 
 func (s schedule) Len() int           { return len(s) }

@@ -92,8 +92,8 @@ func (n *server) observeAndDecide(c *client) error {
 	return errors.New("it goes on writing")
 }
 
-// newBase returns the first token of a counter that would start now.
-func (n *server) newBase() string {
+// firstTokenNow returns the first token of a counter that would start now.
+func (n *server) firstTokenNow() string {
 	base, _ := quorum.Seed(n.clock.UnixMicro(), n.clock.UnixMicro())
 	return strconv.FormatInt(base, 10)
 }
@@ -137,7 +137,7 @@ func TestNewNodeSitsOutQuarantineOnce(t *testing.T) {
 	n.checkWaits(c)
 	n.advanceClock(time.Second, c)
 	n.checkVotes(c)
-	if want := "n=3 v=3 maxttl=60000 run=r1 floor=" + n.newBase(); n.marker != want {
+	if want := "n=3 v=3 maxttl=60000 run=r1 floor=" + n.firstTokenNow(); n.marker != want {
 		t.Errorf("marker = %q, want %q", n.marker, want)
 	}
 	n.checkVotes(newClient(threeNodeRules)) // one client's wait is enough for all
@@ -312,7 +312,7 @@ func TestDurableNodeVotesAtOnce(t *testing.T) {
 	}
 	t.Run("it was and is durable", func(t *testing.T) {
 		n, c := admitted(t, true)
-		floor := n.newBase() // the floor does not change, because the node has forgotten nothing since
+		floor := n.firstTokenNow() // the floor does not change, because the node has forgotten nothing since
 		n.restart("r2", false)
 		n.advanceClock(time.Second, c)
 		n.checkVotes(c)
@@ -492,7 +492,7 @@ func TestSingleNodeMarkerOmitsMaxTTL(t *testing.T) {
 	n := newServer(t)
 	n.checkVotes(newClient(singleRules))
 	n.checkVotes(newClient(Rules{Nodes: 1, MaxTTL: time.Hour}))
-	if want := "n=1 v=3 run=r1 floor=" + n.newBase(); n.marker != want {
+	if want := "n=1 v=3 run=r1 floor=" + n.firstTokenNow(); n.marker != want {
 		t.Errorf("marker = %q, want %q", n.marker, want)
 	}
 }
@@ -503,7 +503,7 @@ func TestSingleNodeRestartsTokensEachRun(t *testing.T) {
 	n.restart("r2", false)
 	n.advanceClock(time.Second, c)
 	n.checkVotes(c)
-	if want := "n=1 v=3 run=r2 floor=" + n.newBase(); n.marker != want {
+	if want := "n=1 v=3 run=r2 floor=" + n.firstTokenNow(); n.marker != want {
 		t.Errorf("marker = %q, want %q", n.marker, want)
 	}
 	n.run = "" // behind a proxy
@@ -620,7 +620,7 @@ func TestNodeWithoutRunIDVotesOnlyAlone(t *testing.T) {
 	n := &server{T: t, clock: noon}
 	n.checkVotes(newClient(singleRules))
 	floor, err := Floor(n.marker, n.run, noon.UnixMicro(), noon.UnixMicro())
-	if want := n.newBase(); err != nil || strconv.FormatInt(floor, 10) != want {
+	if want := n.firstTokenNow(); err != nil || strconv.FormatInt(floor, 10) != want {
 		t.Errorf("tokens begin at %d, %v, want %s", floor, err, want)
 	}
 	if _, err := Floor(n.marker, n.run, noon.UnixMicro(), noon.Add(61*time.Second).UnixMicro()); !errors.Is(err, ErrClocks) {

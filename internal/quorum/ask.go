@@ -156,14 +156,14 @@ func (l Lock) deniedReply(left int64) Reply {
 // have.
 func (l Lock) deniedReplyAt(now int64) Reply {
 	if l.Owner == "" {
-		return l.deniedReply(leftWhenFree)
+		return l.deniedReply(remainingWhenFree)
 	}
 	return l.deniedReply(l.Until - now/1000)
 }
 
-// leftWhenFree is the remaining time, in ms, in the denial of a free lock that this owner may not have. PTTL
+// remainingWhenFree is the remaining time, in ms, in the denial of a free lock that this owner may not have. PTTL
 // returns the same value for a missing key.
-const leftWhenFree = -2
+const remainingWhenFree = -2
 
 // keptReply reports that the owner still has the lock.
 func (l Lock) keptReply() Reply { return Reply{Event: Event{Kind: Kept, Waiters: l.Queue.Len()}} }

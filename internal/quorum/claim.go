@@ -192,7 +192,7 @@ func (c *Claim) Step(e Event) (a Actions) {
 	case Held:
 		c.stepHeld(&e, &a)
 	case Over:
-		c.stepOver(&e, &a)
+		c.stepEnded(&e, &a)
 	}
 	if c.Phase != Seeking {
 		c.GiveBackAt, c.RestUntil = 0, 0

@@ -5,7 +5,7 @@
 //
 // Mutual exclusion is not unconditional. Two clients can hold one lock at the
 // same time if a node's clock jumps by more than [Drift], if nodes forget their
-// grants and vote at once all the same, or if a holder goes on after its trust has
+// grants and vote at once all the same, or if a holder continues after its trust has
 // ended. No lock service can stop a process that was paused and still sends its
 // last write when it wakes up.
 //
@@ -111,12 +111,12 @@
 //     acquire: the node counts as silent. A claim that waits asks again, and the node
 //     grants the same tokens with a fresh TTL. A claim that does not wait releases
 //     everywhere if it can have no quorum any more.
-//     commit: it does not count. A claim that waits and then has no quorum goes on under a
+//     commit: it does not count. A claim that waits and then has no quorum continues under a
 //     fresh id; a claim that adopts keeps its id, asks again, and may choose another token
 //     (trace C12).
 //     renewal: it does not count. The client tries again while trust lasts, a tenth
 //     of the TTL, and a second at most, after the failed try.
-//     give-back: the id is dead, and the claim goes on under a fresh one (trace C3).
+//     give-back: the id is dead, and the claim continues under a fresh one (trace C3).
 //     release: package redis sends it again over the next connection. If no quorum has
 //     confirmed it, the caller gets ErrUnavailable, and the lock expires at the latest. The
 //     release of a caller that gives up is sent in any case (P10 in docs/protocol.md).
@@ -162,7 +162,7 @@
 //   - C7. A wake-up grants only in its place among the node's answers. Out of order, it
 //     may be about a lock that was given back since.
 //   - C8. A node that does not have the lock sets it again only after a quorum has kept it
-//     in the same round. Otherwise the lease would go on after another lease was committed
+//     in the same round. Otherwise the lease would continue after another lease was committed
 //     with the help of a node that forgot.
 //   - C9. Adoption compares the owner of the lock, and takes no free lock.
 //     Otherwise two clients would have one lease, at the same time or one after
@@ -173,7 +173,7 @@
 //     slots of a cluster: docs/protocol.md.)
 //   - C12. An adopter whose token no quorum can share any more chooses the highest base,
 //     once it has a quorum of grants. Answers to its earlier requests are void, because
-//     they may be about the old token. Any other claim goes on under a fresh id; an
+//     they may be about the old token. Any other claim continues under a fresh id; an
 //     adopter's fresh id would get the lock from no node.
 //   - C14. No request of an owner shortens its lock. A node may execute a request after a
 //     later one, over a connection that is gone; the lock would end while its holder

@@ -136,8 +136,8 @@ func (c *Claim) endClaim(at int64, a *Actions) {
 	c.setDeadlines(c.Releasing, at)
 }
 
-// stepOver applies an event in the phase Over.
-func (c *Claim) stepOver(e *Event, a *Actions) {
+// stepEnded applies an event in the phase Over.
+func (c *Claim) stepEnded(e *Event, a *Actions) {
 	n := Only(e.Node)
 	switch e.Kind {
 	case Freed:

@@ -21,23 +21,23 @@ type Place struct {
 // copied. The zero value is empty.
 type Queue string
 
-// placeHead is the length of a packed place without its id: 8 bytes of stamp, 8 of until, 2 of the id's
+// placeHeaderLen is the length of a packed place without its id: 8 bytes of stamp, 8 of until, 2 of the id's
 // length.
-const placeHead = 18
+const placeHeaderLen = 18
 
 // splitFirst splits q into its first place and the rest. q is not empty.
 func (q Queue) splitFirst() (p Place, rest Queue) {
-	head := []byte(q[:placeHead])
-	end := placeHead + int(binary.BigEndian.Uint16(head[16:]))
+	head := []byte(q[:placeHeaderLen])
+	end := placeHeaderLen + int(binary.BigEndian.Uint16(head[16:]))
 	p.Stamp = int64(binary.BigEndian.Uint64(head))
 	p.Until = int64(binary.BigEndian.Uint64(head[8:]))
-	p.Owner = string(q[placeHead:end])
+	p.Owner = string(q[placeHeaderLen:end])
 	return p, q[end:]
 }
 
 // append returns q with p at the end.
 func (q Queue) append(p Place) Queue {
-	b := make([]byte, 0, len(q)+placeHead+len(p.Owner))
+	b := make([]byte, 0, len(q)+placeHeaderLen+len(p.Owner))
 	b = append(b, q...)
 	b = binary.BigEndian.AppendUint64(b, uint64(p.Stamp))
 	b = binary.BigEndian.AppendUint64(b, uint64(p.Until))

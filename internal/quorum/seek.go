@@ -13,7 +13,7 @@ func (c *Claim) stepSeeking(e *Event, a *Actions) {
 		c.updateSubscribed(e, a)
 		return
 	case Woken:
-		c.takeWakeUp(e, n, a)
+		c.handleWakeUp(e, n, a)
 		return
 	case Release:
 		c.endClaim(e.At, a)
@@ -26,7 +26,7 @@ func (c *Claim) stepSeeking(e *Event, a *Actions) {
 			c.askNodes(c.allNodes(), e.At, a)
 			return
 		}
-		if e.Kind == Denied && e.Left == leftWhenFree*ms && !c.Adopts {
+		if e.Kind == Denied && e.Left == remainingWhenFree*ms && !c.Adopts {
 			// Force took the lock from this id before its client learned of the grant.
 			c.renewID(a)
 			c.askNodes(c.allNodes(), e.At, a)
@@ -98,11 +98,11 @@ func (c *Claim) updateSubscribed(e *Event, a *Actions) {
 	}
 }
 
-// takeWakeUp starts or continues a hand-over. It asks all nodes, because the lock may have become free on
+// handleWakeUp starts or continues a hand-over. It asks all nodes, because the lock may have become free on
 // others without a message to this client (trace C4). If the message has a token, it skips the nodes that
 // queue this id: the holder usually releases everywhere, and they send wake-ups of their own. The timer still
 // runs.
-func (c *Claim) takeWakeUp(e *Event, n Set, a *Actions) {
+func (c *Claim) handleWakeUp(e *Event, n Set, a *Actions) {
 	if c.Stamp == 0 || c.Granted&n != 0 {
 		return
 	}
@@ -114,7 +114,7 @@ func (c *Claim) takeWakeUp(e *Event, n Set, a *Actions) {
 		others &^= c.Queued &^ c.GivenBack
 		c.Denied = 0 // denials of an earlier round do not count in this one
 	}
-	if !c.wakeUpGrants(e, n) {
+	if !c.isGrantingWakeUp(e, n) {
 		c.askNodes(n|others, e.At, a)
 		return
 	}
@@ -124,12 +124,12 @@ func (c *Claim) takeWakeUp(e *Event, n Set, a *Actions) {
 	}
 }
 
-// wakeUpGrants reports whether a wake-up counts like an answer that grants the lock, and sets e.Sent, from
+// isGrantingWakeUp reports whether a wake-up counts like an answer that grants the lock, and sets e.Sent, from
 // which the node's promise counts. The node sent the wake-up after the last answer that has arrived, so it
 // handed the lock over after the request of that answer was sent. That holds only for a wake-up in its place
 // among the answers: otherwise a hand-over from before a give-back would count (trace C7). Enough time must be
 // left for the first renewal, even with slow round trips and on a busy machine.
-func (c *Claim) wakeUpGrants(e *Event, n Set) bool {
+func (c *Claim) isGrantingWakeUp(e *Event, n Set) bool {
 	e.Sent = c.Answered[e.Node]
 	left := e.Sent + e.TTL - Drift(e.TTL) - e.At
 	return c.Renews && e.Token != 0 && e.Sent != 0 && c.Owed&n == 0 && left >= max(e.TTL/2, 8*c.RoundTrip)
@@ -149,7 +149,7 @@ func (c *Claim) countVote(e *Event, n Set, a *Actions) {
 		if e.Queued {
 			c.Queued |= n & c.Subscribed
 		}
-		c.noteLeft(e)
+		c.noteExpiry(e)
 		c.MaxWaiters = max(c.MaxWaiters, e.Waiters)
 		return
 	}
@@ -170,8 +170,8 @@ func (c *Claim) countVote(e *Event, n Set, a *Actions) {
 	}
 }
 
-// noteLeft records when the lock of a denial expires, or should be tried again.
-func (c *Claim) noteLeft(e *Event) {
+// noteExpiry records when the lock of a denial expires, or should be tried again.
+func (c *Claim) noteExpiry(e *Event) {
 	left := e.Left
 	if left < 0 {
 		left = maxQueuedRest
@@ -394,7 +394,7 @@ func (c *Claim) endRound(e *Event, a *Actions) {
 	c.giveBack(a)
 	switch {
 	case c.Queueing && !c.canBeQuorum(c.Queued|c.Asked):
-		// A waiter that only a minority knows could block the heads of their queues for ever.
+		// A waiter that only a minority knows could block the heads of their queues forever.
 		c.renewID(a)
 		c.Queueing = false
 		c.RestUntil = e.At + c.pollPause(e.Rand)

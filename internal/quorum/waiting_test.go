@@ -102,7 +102,7 @@ func TestForcedIDIsGivenUpWhileSeeking(t *testing.T) {
 	for _, place := range []int64{0, stamp} {
 		p := startClaim(t, 3, place)
 		p.grant(0, 100)
-		p.step(Event{Kind: Denied, Node: 1, Sent: p.now, Left: leftWhenFree * ms})
+		p.step(Event{Kind: Denied, Node: 1, Sent: p.now, Left: remainingWhenFree * ms})
 		p.check("released everywhere, asked under a fresh id",
 			p.last.FreshID && p.last.Release == All(3) && p.last.Acquire == All(3) && p.c.ID == 1 && p.c.Stamp == place)
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// maxOwed bounds the releases that are kept for one unreachable node.
-const maxOwed = 10_000
+// maxOwedReleases bounds the releases that are kept for one unreachable node.
+const maxOwedReleases = 10_000
 
 // Debt is a release that its node may not have executed. L is a type that names a lock.
 type Debt[L any] struct {
@@ -28,7 +28,7 @@ type Ledger[L any] struct{ debts map[string]Debt[L] }
 func (l *Ledger[L]) Owe(lock L, ask *quorum.Ask, now int64) {
 	d := Debt[L]{Lock: lock, Ask: *ask, Until: now + max(ask.TTL, ask.MinHold, quorum.QueueKeep*int64(time.Millisecond))}
 	d.Ask.Kind, d.Ask.Stamp = quorum.AskRelease, 0
-	if _, known := l.debts[ask.Owner]; known || len(l.debts) < maxOwed {
+	if _, known := l.debts[ask.Owner]; known || len(l.debts) < maxOwedReleases {
 		l.set(d)
 	}
 }

@@ -46,9 +46,9 @@ func QueueKey(key string) string {
 	return Queue + before + key + after
 }
 
-// LapseMember returns the member of a queue that stores, as a negative score, when the place of owner expires,
+// ExpiryMember returns the member of a queue that stores, as a negative score, when the place of owner expires,
 // in ms since 1970.
-func LapseMember(owner string) string { return "!" + owner }
+func ExpiryMember(owner string) string { return "!" + owner }
 
 // Counters is the number of counters of tokens on a server outside a cluster. One would be enough for the
 // order of tokens. But clients that acquire different locks at the same time reach the nodes of a set in

@@ -53,7 +53,7 @@ func TestEndlessAnswerReturnsError(t *testing.T) {
 	}
 }
 
-// The pool does not use that connection again, and the program goes on.
+// The pool does not use that connection again, and the program continues.
 func TestPanicEndsOneConnection(t *testing.T) {
 	t.Parallel()
 	near, far := net.Pipe()

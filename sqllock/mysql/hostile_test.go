@@ -38,9 +38,9 @@ func politeGreeting() []byte { return greeting }
 // okPacket encodes an OK packet.
 func okPacket(number byte) []byte { return serverPacket(number, 0, 0, 0, 2, 0, 0, 0) }
 
-// startImpostor starts a server that sends greet to each client and answers each statement by talk. It returns
+// startFakeServer starts a server that sends greet to each client and answers each statement by talk. It returns
 // its URL.
-func startImpostor(t testing.TB, greet func() []byte, talk func(conn net.Conn, statement []byte)) string {
+func startFakeServer(t testing.TB, greet func() []byte, talk func(conn net.Conn, statement []byte)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -84,7 +84,7 @@ func TestHugeAnswerReturnsError(t *testing.T) {
 		"more columns":   serverPacket(1, 0xfc, 0xfb, 0),
 		"more than 8 MB": {0xff, 0xff, 0xff, 1},
 	} {
-		url := startImpostor(t, politeGreeting, func(conn net.Conn, _ []byte) { conn.Write(answer) })
+		url := startFakeServer(t, politeGreeting, func(conn net.Conn, _ []byte) { conn.Write(answer) })
 		d, err := mysql.Open(t.Context(), url, &mysql.Options{NoCheck: true})
 		if err != nil {
 			t.Fatal(err)
@@ -99,7 +99,7 @@ func TestHugeAnswerReturnsError(t *testing.T) {
 // The caller gets the disk-full error at once, not after the TTL.
 func TestRenewalOnFullDatabaseReturnsAtOnce(t *testing.T) {
 	t.Parallel()
-	url := startImpostor(t, politeGreeting, func(conn net.Conn, _ []byte) {
+	url := startFakeServer(t, politeGreeting, func(conn net.Conn, _ []byte) {
 		conn.Write(serverPacket(1, append([]byte{0xff, 0x5a, 0x04, '#'}, "HY000The table 'holdfast_lock' is full"...)...)) // 1114
 	})
 	d, err := mysql.Open(t.Context(), url, &mysql.Options{NoCheck: true})
@@ -116,7 +116,7 @@ func TestRenewalOnFullDatabaseReturnsAtOnce(t *testing.T) {
 // FuzzServer: whatever the server sends, each call ends in time without a panic.
 func FuzzServer(f *testing.F) {
 	answers, greetings := make(chan []byte, 1), make(chan []byte, 1)
-	url := startImpostor(f, func() []byte {
+	url := startFakeServer(f, func() []byte {
 		select {
 		case g := <-greetings:
 			return g

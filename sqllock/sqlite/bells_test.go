@@ -163,7 +163,7 @@ func TestForceAlertsHolderOverSocket(t *testing.T) {
 	heard := make(chan [2]string, 1)
 	alerter.Alert(func(owner, why string) { heard <- [2]string{owner, why} })
 	g := fixture.New(t).AcquireGrant(holder, "k", fixture.LongTTL)
-	if forced, err := other.Force(contextInTime(t), "k", g.Token, "moved to another host"); err != nil || !forced {
+	if forced, err := other.Force(boundedContext(t), "k", g.Token, "moved to another host"); err != nil || !forced {
 		t.Fatalf("Force() = %v, %v", forced, err)
 	}
 	select {
@@ -171,7 +171,7 @@ func TestForceAlertsHolderOverSocket(t *testing.T) {
 		if got != [2]string{g.Owner, "moved to another host"} {
 			t.Errorf("received %q, want the owner and the reason", got)
 		}
-	case <-contextInTime(t).Done():
+	case <-boundedContext(t).Done():
 		t.Error("the holder was not notified of the force release")
 	}
 }

@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 	os.Exit(leaktest.Run(m))
 }
 
-// contextInTime returns a context that bounds the wait for an expected event.
-func contextInTime(t *testing.T) context.Context {
+// boundedContext returns a context that bounds the wait for an expected event.
+func boundedContext(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), fixture.MaxWait())
 	t.Cleanup(cancel)
 	return ctx
@@ -43,7 +43,7 @@ func contextInTime(t *testing.T) context.Context {
 
 func openDriver(t *testing.T, url string, opts *sqlite.Options) *sqlite.Driver {
 	t.Helper()
-	d, err := sqlite.Open(contextInTime(t), url, opts)
+	d, err := sqlite.Open(boundedContext(t), url, opts)
 	return fixture.CloseAtEnd(fixture.New(t), d, err)
 }
 
@@ -51,7 +51,7 @@ func openDriver(t *testing.T, url string, opts *sqlite.Options) *sqlite.Driver {
 func takeOnce(t *testing.T, d driver.Driver) {
 	t.Helper()
 	r := fixture.New(t)
-	r.NoError(d.Release(contextInTime(t), r.AcquireGrant(d, "k", fixture.LongTTL), 0))
+	r.NoError(d.Release(boundedContext(t), r.AcquireGrant(d, "k", fixture.LongTTL), 0))
 }
 
 func TestBadURLsAreRejected(t *testing.T) {
@@ -83,11 +83,11 @@ func TestURLFormsOpenSameFile(t *testing.T) {
 	}
 	for _, form := range []string{"sqlite:" + dir + "/", "sqlite://" + dir + "/./", "sqlite:///" + dir + "/"} {
 		other := openDriver(t, form+escaped+"?synchronous=full", nil)
-		if _, err := other.Acquire(contextInTime(t), driver.Request{Key: "k", TTL: 5 * time.Second, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
+		if _, err := other.Acquire(boundedContext(t), driver.Request{Key: "k", TTL: 5 * time.Second, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
 			t.Errorf("%s: Acquire() = %v, want ErrHeld", form, err)
 		}
 	}
-	if err := d.Release(contextInTime(t), g, 0); err != nil {
+	if err := d.Release(boundedContext(t), g, 0); err != nil {
 		t.Error(err)
 	}
 }
@@ -105,12 +105,12 @@ func TestUnusableFileErrorNamesFix(t *testing.T) {
 		dir:                    "not a plain file",
 		garbage:                "name another file",
 	} {
-		_, err := sqlite.Open(contextInTime(t), "sqlite://"+path, nil)
+		_, err := sqlite.Open(boundedContext(t), "sqlite://"+path, nil)
 		if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), want) {
 			t.Errorf("Open of %s = %v, want ErrConfig and %q", path, err, want)
 		}
 		d := openDriver(t, "sqlite://"+path, &sqlite.Options{NoCheck: true})
-		if found := d.Diagnose(contextInTime(t), 0); found[len(found)-1].Verdict != driver.VerdictFault && found[0].Verdict != driver.VerdictFault {
+		if found := d.Diagnose(boundedContext(t), 0); found[len(found)-1].Verdict != driver.VerdictFault && found[0].Verdict != driver.VerdictFault {
 			t.Errorf("Diagnose of %s = %+v, want a fault", path, found)
 		}
 	}
@@ -123,7 +123,7 @@ func TestReadOnlyDriverDoesNotCreateFile(t *testing.T) {
 	url := "sqlite://" + dir + "/locks.db"
 	looker := openDriver(t, url, &sqlite.Options{ReadOnly: true})
 	held := func() bool {
-		st, err := looker.Inspect(contextInTime(t), "k")
+		st, err := looker.Inspect(boundedContext(t), "k")
 		if err != nil {
 			t.Error(err)
 		}
@@ -132,7 +132,7 @@ func TestReadOnlyDriverDoesNotCreateFile(t *testing.T) {
 	if held() {
 		t.Error("a missing file contains a lock")
 	}
-	for _, f := range looker.Diagnose(contextInTime(t), 0) {
+	for _, f := range looker.Diagnose(boundedContext(t), 0) {
 		if f.Bad() {
 			t.Errorf("%+v", f)
 		}
@@ -144,7 +144,7 @@ func TestReadOnlyDriverDoesNotCreateFile(t *testing.T) {
 	r := fixture.New(t)
 	g := r.AcquireGrant(d, "k", fixture.LongTTL)
 	r.Eventually("the lock is seen", held)
-	r.NoError(d.Release(contextInTime(t), g, 0))
+	r.NoError(d.Release(boundedContext(t), g, 0))
 }
 
 // The files are replaced under three drivers of this process: one holds a lock, one waits, one was opened and
@@ -198,7 +198,7 @@ func TestReplacedFilesGrantNoLock(t *testing.T) {
 			waited := make(chan error, 1)
 			obstacle := make(chan error, 9)
 			go func() {
-				_, err := waiter.Acquire(contextInTime(t), driver.Request{Key: "k", TTL: fixture.LongTTL, OnObstacle: func(err error) { obstacle <- err }})
+				_, err := waiter.Acquire(boundedContext(t), driver.Request{Key: "k", TTL: fixture.LongTTL, OnObstacle: func(err error) { obstacle <- err }})
 				waited <- err
 			}()
 			<-obstacle
@@ -207,16 +207,16 @@ func TestReplacedFilesGrantNoLock(t *testing.T) {
 				t.Errorf("Acquire() of the waiter = %v, want ErrConfig for the replaced file", err)
 			}
 			for _, d := range []*sqlite.Driver{holder, waiter, idle} {
-				_, err := d.Acquire(contextInTime(t), driver.Request{Key: "other", TTL: fixture.LongTTL})
+				_, err := d.Acquire(boundedContext(t), driver.Request{Key: "other", TTL: fixture.LongTTL})
 				if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "removed or replaced") {
 					t.Errorf("Acquire() = %v, want ErrConfig as a file was replaced", err)
 				}
 			}
-			err := holder.Renew(contextInTime(t), []driver.Grant{g})[0].Err
+			err := holder.Renew(boundedContext(t), []driver.Grant{g})[0].Err
 			if !errors.Is(err, driver.ErrLost) || !strings.Contains(err.Error(), "removed or replaced") {
 				t.Errorf("Renew() = %v, want ErrLost as a file was replaced", err)
 			}
-			if _, err := sqlite.Open(contextInTime(t), url, nil); !errors.Is(err, driver.ErrConfig) {
+			if _, err := sqlite.Open(boundedContext(t), url, nil); !errors.Is(err, driver.ErrConfig) {
 				t.Errorf("Open() by the process with the old files open = %v, want ErrConfig", err)
 			}
 		})
@@ -234,7 +234,7 @@ func TestDoctorNamesProcessesWithRemovedFiles(t *testing.T) {
 	r.NoError(os.WriteFile(path, nil, 0o600))
 	looker := openDriver(t, "sqlite://"+path, &sqlite.Options{NoCheck: true})
 	found := func() (faults []string) {
-		for _, f := range looker.Diagnose(contextInTime(t), 0) {
+		for _, f := range looker.Diagnose(boundedContext(t), 0) {
 			if f.Check == "files" && f.Verdict == driver.VerdictFault {
 				faults = append(faults, f.Text)
 			}
@@ -267,23 +267,23 @@ func TestLocksSurviveFullDisk(t *testing.T) {
 	limit("page_count")
 	var err error
 	for i := 0; err == nil && i < 1000; i++ {
-		_, err = d.Acquire(contextInTime(t), driver.Request{Key: fmt.Sprint(strings.Repeat("x", 400), i), TTL: fixture.LongTTL, NoWait: true})
+		_, err = d.Acquire(boundedContext(t), driver.Request{Key: fmt.Sprint(strings.Repeat("x", 400), i), TTL: fixture.LongTTL, NoWait: true})
 	}
 	if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "disk is full") {
 		t.Errorf("Acquire() on a full disk = %v, want a full-disk error", err)
 	}
-	if err := d.Check(contextInTime(t), before); err != nil {
+	if err := d.Check(boundedContext(t), before); err != nil {
 		t.Errorf("Check() of the earlier lease = %v", err)
 	}
 	limit("1000000")
 	takeOnce(t, d)
-	r.NoError(d.Renew(contextInTime(t), []driver.Grant{before})[0].Err)
-	r.NoError(d.Release(contextInTime(t), before, 0))
+	r.NoError(d.Renew(boundedContext(t), []driver.Grant{before})[0].Err)
+	r.NoError(d.Release(boundedContext(t), before, 0))
 	db, err := sql.Open("sqlite", "file:"+path)
 	r.NoError(err)
 	defer db.Close()
 	var verdict string
-	if r.NoError(db.QueryRowContext(contextInTime(t), "PRAGMA integrity_check").Scan(&verdict)); verdict != "ok" {
+	if r.NoError(db.QueryRowContext(boundedContext(t), "PRAGMA integrity_check").Scan(&verdict)); verdict != "ok" {
 		t.Errorf("the file is %s", verdict)
 	}
 }
@@ -299,7 +299,7 @@ func TestAcquireWaitsForSlowWriter(t *testing.T) {
 	defer db.Close()
 	tx, err := db.BeginTx(t.Context(), nil)
 	r.NoError(err)
-	_, err = d.Acquire(contextInTime(t), driver.Request{Key: "k", TTL: 5 * time.Second, NoWait: true})
+	_, err = d.Acquire(boundedContext(t), driver.Request{Key: "k", TTL: 5 * time.Second, NoWait: true})
 	if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrConfig) {
 		t.Errorf("Acquire() during another process's write = %v, want ErrUnavailable", err)
 	}
@@ -467,7 +467,7 @@ func TestNewFileIsPrivate(t *testing.T) {
 				}
 			}
 			warned := func() (text string) {
-				for _, f := range d.Diagnose(contextInTime(t), 0) {
+				for _, f := range d.Diagnose(boundedContext(t), 0) {
 					if f.Check == "files" && f.Bad() {
 						text = f.Text
 					}

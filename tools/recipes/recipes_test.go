@@ -361,9 +361,9 @@ func lockServers(t *testing.T, command []string, word, url string, hosts ...stri
 	return url
 }
 
-// locksWork acquires a first lock on the servers of url without their quarantine, and checks that doctor finds
+// checkLocksWork acquires a first lock on the servers of url without their quarantine, and checks that doctor finds
 // no fault.
-func (m *machine) locksWork(url string) {
+func (m *machine) checkLocksWork(url string) {
 	m.t.Helper()
 	m.url = url + "?quarantine=off"
 	m.checkRan(m.newCommand(m.t.Context(), m.path("usr/bin/holdfast"), "run", "-q", "first", "--", "/bin/true"))
@@ -405,7 +405,7 @@ func TestComposeFile(t *testing.T) {
 		}
 	}
 	report := compose.Services["report"]
-	m.locksWork(lockServers(t, compose.Server.Command, "${LOCKS_PASSWORD:?}", report.Environment["HOLDFAST_BACKEND"], hosts...))
+	m.checkLocksWork(lockServers(t, compose.Server.Command, "${LOCKS_PASSWORD:?}", report.Environment["HOLDFAST_BACKEND"], hosts...))
 	m.checkRan(m.containerCommand(corev1.PodSpec{Containers: []corev1.Container{{Command: report.Command}}}), "report")
 }
 
@@ -448,7 +448,7 @@ func TestKubernetesServersServeLocks(t *testing.T) {
 		t.Fatal("the section contains no URL")
 	}
 	backend := strings.Replace(url[1], "PASSWORD", "$(PASSWORD)", 1)
-	m.locksWork(lockServers(t, pod.Command, "$(PASSWORD)", backend, "locks-0.locks", "locks-1.locks", "locks-2.locks"))
+	m.checkLocksWork(lockServers(t, pod.Command, "$(PASSWORD)", backend, "locks-0.locks", "locks-1.locks", "locks-2.locks"))
 }
 
 func TestPipelineCommandsRun(t *testing.T) {

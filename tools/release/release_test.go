@@ -142,8 +142,8 @@ var (
 	cutFailed error
 )
 
-// strangerEnv returns the environment of a user without any part of Holdfast, who gets modules from proxy.
-func strangerEnv(t *testing.T, s *source, proxy string) (gopath string, env []string) {
+// newUserEnv returns the environment of a user without any part of Holdfast, who gets modules from proxy.
+func newUserEnv(t *testing.T, s *source, proxy string) (gopath string, env []string) {
 	t.Helper()
 	gopath = filepath.Join(t.TempDir(), "go")
 	env, err := buildEnv(s, proxy, gopath)
@@ -156,7 +156,7 @@ func strangerEnv(t *testing.T, s *source, proxy string) (gopath string, env []st
 func TestCommandInstallsFromProxy(t *testing.T) {
 	t.Parallel()
 	s, proxy := publishRelease(t)
-	gopath, env := strangerEnv(t, s, proxy)
+	gopath, env := newUserEnv(t, s, proxy)
 	install := []string{"install", project + "/cmd/holdfast@v0.1.0"}
 	if *buildAll {
 		env = append(env, "GOCACHE="+t.TempDir())
@@ -193,7 +193,7 @@ func firstRun(t *testing.T, begin time.Time, bin string) {
 func TestModulesImportFromProxy(t *testing.T) {
 	t.Parallel()
 	s, proxy := publishRelease(t)
-	_, env := strangerEnv(t, s, proxy)
+	_, env := newUserEnv(t, s, proxy)
 	dir := t.TempDir()
 	var imports, requires strings.Builder
 	for _, m := range publicModules(s.modules) {
@@ -221,7 +221,7 @@ func TestModulesImportFromProxy(t *testing.T) {
 func TestGoSumHasHashesOfTags(t *testing.T) {
 	t.Parallel()
 	s, proxy := publishRelease(t)
-	_, env := strangerEnv(t, s, proxy)
+	_, env := newUserEnv(t, s, proxy)
 	config := filepath.Join(t.TempDir(), "gitconfig")
 	text := fmt.Sprintf("[url %q]\n\tinsteadOf = https://%s\n[safe]\n\tdirectory = *\n[protocol \"file\"]\n\tallow = always\n", "file://"+s.dir, project)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
@@ -375,7 +375,7 @@ func TestDownloadsAreComplete(t *testing.T) {
 			}
 		}
 	})
-	t.Run("PartsList", func(t *testing.T) { partsNameWhatIsLinked(t, out) })
+	t.Run("PartsList", func(t *testing.T) { checkPartsList(t, out) })
 	t.Run("Debian", func(t *testing.T) {
 		deb := filepath.Join(out, "holdfast_0.1.0-1_amd64.deb")
 		begin, dir := time.Now(), t.TempDir()
@@ -392,7 +392,7 @@ func TestDownloadsAreComplete(t *testing.T) {
 		if got := runProgram(t, nil, "dpkg-deb", "-f", deb, "Version", "Architecture"); got != "Version: 0.1.0-1\nArchitecture: amd64" {
 			t.Errorf("the package contains %q", got)
 		}
-		installedWell(t, dir)
+		checkInstalled(t, dir)
 	})
 	t.Run("RPM", func(t *testing.T) {
 		rpm := filepath.Join(out, "holdfast-0.1.0-1.x86_64.rpm")
@@ -410,15 +410,15 @@ func TestDownloadsAreComplete(t *testing.T) {
 			begin, dir := time.Now(), t.TempDir()
 			runProgram(t, nil, "rpm", "--root", dir, "-i", "--nodeps", rpm)
 			firstRun(t, begin, filepath.Join(dir, "usr/bin"))
-			installedWell(t, dir)
+			checkInstalled(t, dir)
 		}
 	})
-	t.Run("Container", func(t *testing.T) { containerWorks(t, out) })
+	t.Run("Container", func(t *testing.T) { checkContainer(t, out) })
 	t.Run("Image", func(t *testing.T) {
 		if !*buildAll {
 			t.Skip("needs buildah; with -all")
 		}
-		imageWorks(t, out)
+		checkImage(t, out)
 	})
 	t.Run("Homebrew", func(t *testing.T) {
 		rb := readFile(t, out, "holdfast.rb")
@@ -437,8 +437,8 @@ func describeTree(t *testing.T, dir string) string {
 	return runProgram(t, nil, "sh", "-c", "cd "+dir+" && find . -type f -printf '%M %p\n' | sort && find . -type f -exec sha256sum {} + | sort -k2")
 }
 
-// installedWell checks the files that a package has installed below dir.
-func installedWell(t *testing.T, dir string) {
+// checkInstalled checks the files that a package has installed below dir.
+func checkInstalled(t *testing.T, dir string) {
 	t.Helper()
 	if got := runProgram(t, nil, filepath.Join(dir, "usr/bin/holdfast"), "--version"); !strings.HasPrefix(got, "holdfast v0.1.0 commit ") {
 		t.Errorf("the installed program prints %q", got)
@@ -461,7 +461,7 @@ __start_holdfast; echo "${COMPREPLY[@]}"`
 	}
 }
 
-func partsNameWhatIsLinked(t *testing.T, out string) {
+func checkPartsList(t *testing.T, out string) {
 	t.Helper()
 	var list partsList
 	if err := json.Unmarshal([]byte(readFile(t, out, "holdfast_0.1.0_linux_amd64.cdx.json")), &list); err != nil {
@@ -482,9 +482,9 @@ func partsNameWhatIsLinked(t *testing.T, out string) {
 	}
 }
 
-// containerWorks follows the steps of the container's definition. Its base has no program that Holdfast needs,
+// checkContainer follows the steps of the container's definition. Its base has no program that Holdfast needs,
 // so an empty folder replaces it.
-func containerWorks(t *testing.T, out string) {
+func checkContainer(t *testing.T, out string) {
 	t.Helper()
 	text := strings.NewReplacer("${TARGETOS}", "linux", "${TARGETARCH}", "amd64").Replace(readFile(t, out, "Containerfile"))
 	dir := t.TempDir()
@@ -534,8 +534,8 @@ func containerWorks(t *testing.T, out string) {
 	}
 }
 
-// imageWorks builds the image with its real base and runs it.
-func imageWorks(t *testing.T, out string) {
+// checkImage builds the image with its real base and runs it.
+func checkImage(t *testing.T, out string) {
 	t.Helper()
 	dir := t.TempDir()
 	policy := filepath.Join(dir, "policy.json")

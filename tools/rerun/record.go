@@ -36,14 +36,14 @@ type test struct {
 	of        *record
 }
 
-// record has the output and the results of one package.
+// record holds the output and the results of one package.
 type record struct {
 	stalls []stall
 	output strings.Builder
 	tests  map[string]*line
 }
 
-// line has the output and the result of one test or subtest.
+// line holds the output and the result of one test or subtest.
 type line struct {
 	span
 	failed bool
@@ -53,12 +53,12 @@ type line struct {
 // stallLine matches the line that reports a stall: see internal/rig/tempo.
 var stallLine = regexp.MustCompile(`SLOW: stood still ([0-9.]+) s until [0-9:.]+, at pace ([0-9.]+)`)
 
-// wrongOfPackage and wrongOfTest match failures that a slow machine does not explain: their tests are never
+// packageFailures and testFailures match failures that a slow machine does not explain: their tests are never
 // repeated. A failure in a package's output affects all of its tests; a failure in a test's output breaks a
 // promise.
 var (
-	wrongOfPackage = regexp.MustCompile(`WARNING: DATA RACE|race detected during execution|(?m)^panic: |^fatal error: `)
-	wrongOfTest    = regexp.MustCompile(`(?i)` + strings.Join([]string{
+	packageFailures = regexp.MustCompile(`WARNING: DATA RACE|race detected during execution|(?m)^panic: |^fatal error: `)
+	testFailures    = regexp.MustCompile(`(?i)` + strings.Join([]string{
 		`\btwo (holders|leaders|hold|trust|workers)\b`, `\b[0-9]+ (holders|hold it|were inside)\b`, `\bat once: tokens\b`, `\bhas two holders\b`,
 		`\bheld (one of them )?at once\b`, `\boverlap`, // two holders
 		`\btokens? \d+( of \S+)?,? (after|behind|does not|is not above|for who asked|writes behind|while|and of)\b`, `\btokens .* (do not|to) rise\b`,
@@ -131,7 +131,7 @@ func (r *record) failedTests(pkg string) (failed []*test) {
 				continue
 			}
 			t.failures++
-			if !r.failsBelow(sub) {
+			if !r.hasFailedSubtest(sub) {
 				t.leaves = append(t.leaves, l.span)
 			}
 		}
@@ -140,8 +140,8 @@ func (r *record) failedTests(pkg string) (failed []*test) {
 	return failed
 }
 
-// failsBelow reports whether a subtest of a test failed.
-func (r *record) failsBelow(name string) bool {
+// hasFailedSubtest reports whether a subtest of a test failed.
+func (r *record) hasFailedSubtest(name string) bool {
 	for sub, l := range r.tests {
 		if l.failed && strings.HasPrefix(sub, name+"/") {
 			return true
@@ -152,10 +152,10 @@ func (r *record) failsBelow(name string) bool {
 
 // repeatVerdict returns the reason why the test is not repeated; nil: it is repeated.
 func (t *test) repeatVerdict() error {
-	if found := wrongOfPackage.FindString(t.of.output.String()); found != "" {
+	if found := packageFailures.FindString(t.of.output.String()); found != "" {
 		return fmt.Errorf("its package has %q", found)
 	}
-	if found := wrongOfTest.FindString(t.output); found != "" {
+	if found := testFailures.FindString(t.output); found != "" {
 		return fmt.Errorf("its output has %q", found)
 	}
 	for _, leaf := range t.leaves {

@@ -69,14 +69,14 @@ func TestBrokenPromisesAreNotRepeated(t *testing.T) {
 		"the second waiter has token 5, and the first 6", "there is a new holder without a majority",
 		"4 were inside at once, want 3", "the balance is 1 behind the lock, want 2",
 	} {
-		if !wrongOfTest.MatchString("    rig_test.go:1: " + text) {
+		if !testFailures.MatchString("    rig_test.go:1: " + text) {
 			t.Errorf("a test that prints %q is repeated", text)
 		}
 	}
 	for _, text := range []string{
 		"not within 20s: a renewal", `Acquire("k") = holdfast: acquire "k": unavailable: no answer in 2s`, "Check() = <nil> with token 5",
 	} {
-		if found := wrongOfTest.FindString(text); found != "" {
+		if found := testFailures.FindString(text); found != "" {
 			t.Errorf("a test that prints %q is not repeated, for %q", text, found)
 		}
 	}

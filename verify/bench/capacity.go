@@ -234,7 +234,7 @@ func (y *nodeBench) measureWatchdog(ctx context.Context) error {
 		return errors.Join(err, drv.Close())
 	}
 	defer client.Close()
-	goroutines, live, cpu, start := runtime.NumGoroutine(), inUse(), cpuTime(), time.Now()
+	goroutines, live, cpu, start := runtime.NumGoroutine(), liveBytes(), cpuTime(), time.Now()
 	if n := inParallel(y.held, func(i int) error { _, err := client.Acquire(ctx, "bench/"+strconv.Itoa(i), nil); return err }); n < y.held {
 		return fmt.Errorf("only %d of %d leases were granted", n, y.held)
 	}
@@ -242,7 +242,7 @@ func (y *nodeBench) measureWatchdog(ctx context.Context) error {
 	time.Sleep(hold) // renewals are counted over this time
 	fmt.Fprintf(y.out, "%d leases of one client, acquired in %v and held for %v: %d renewals (%d failed), %d lost. "+
 		"They take %.1f MB, %d goroutines and %v of processor time.\n\n",
-		y.held, acquired.Round(time.Millisecond), hold, renewals.Load(), failed.Load(), lost.Load(), (inUse()-live)/1e6,
+		y.held, acquired.Round(time.Millisecond), hold, renewals.Load(), failed.Load(), lost.Load(), (liveBytes()-live)/1e6,
 		runtime.NumGoroutine()-goroutines, (cpuTime() - cpu).Round(time.Millisecond))
 	if lost.Load() > 0 {
 		return fmt.Errorf("%d leases were lost: %w", lost.Load(), *why.Load())
@@ -260,7 +260,7 @@ func (y *nodeBench) measureConnections(ctx context.Context) error {
 	var clients []client
 	defer func() { closeAll(clients) }()
 	for range y.clients {
-		c, err := overDriver(y.openDriver(ctx))
+		c, err := newHoldfastClient(y.openDriver(ctx))
 		if err != nil {
 			return err
 		}
@@ -403,7 +403,7 @@ func (y *nodeBench) localWaiters(ctx context.Context) error {
 	}
 	wait, cancel := context.WithCancel(ctx)
 	defer cancel()
-	before := inUse()
+	before := liveBytes()
 	var waiting sync.WaitGroup
 	for range y.waiters {
 		waiting.Go(func() {
@@ -413,7 +413,7 @@ func (y *nodeBench) localWaiters(ctx context.Context) error {
 		})
 	}
 	time.Sleep(200 * time.Millisecond) // nothing shows when the last of them waits
-	fmt.Fprintf(y.out, "%d waiters in one process take %.2f MB.\n\n", y.waiters, (inUse()-before)/1e6)
+	fmt.Fprintf(y.out, "%d waiters in one process take %.2f MB.\n\n", y.waiters, (liveBytes()-before)/1e6)
 	cancel()
 	waiting.Wait()
 	return unlock(ctx)

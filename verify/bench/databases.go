@@ -27,7 +27,7 @@ const uniqueKeyName = "unique key"
 
 var mysqlLibraries = []library{
 	{name: holdfastName, open: func(ctx context.Context, addrs []string, _ int) (client, error) {
-		return overDriver(mysql.Open(ctx, addrs[0], nil))
+		return newHoldfastClient(mysql.Open(ctx, addrs[0], nil))
 	}},
 	// As in the manual: the lock belongs to a session, so each holder and waiter has its own connection.
 	{name: "GET_LOCK", open: func(_ context.Context, addrs []string, workers int) (client, error) {
@@ -42,7 +42,7 @@ var mysqlLibraries = []library{
 
 var sqliteLibraries = []library{
 	{name: holdfastName, open: func(ctx context.Context, addrs []string, _ int) (client, error) {
-		return overDriver(sqlite.Open(ctx, "sqlite://"+addrs[0], nil))
+		return newHoldfastClient(sqlite.Open(ctx, "sqlite://"+addrs[0], nil))
 	}},
 	// One file per name, beside SQLite's file; it stays.
 	{name: "flock", open: func(_ context.Context, addrs []string, _ int) (client, error) {

@@ -13,7 +13,7 @@ import (
 
 var etcdLibraries = []library{
 	{name: holdfastName, open: func(ctx context.Context, addrs []string, _ int) (client, error) {
-		return overDriver(etcd.New(ctx, addrs, nil))
+		return newHoldfastClient(etcd.New(ctx, addrs, nil))
 	}},
 	// As in its documentation, with a session per lock, so that the loss of one lock does not end the others.
 	{name: "concurrency.Mutex", open: func(_ context.Context, addrs []string, _ int) (client, error) {

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// crowdOf is the number of callers that read or write one name.
-const crowdOf = 64
+// callersPerName is the number of callers that read or write one name.
+const callersPerName = 64
 
 // measureKinds measures read-write locks and semaphores.
 func measureKinds(ctx context.Context, s *session) error {
@@ -50,27 +50,27 @@ func readWrites(ctx context.Context, s *session) error {
 				name string
 				kind kind
 			}{
-				{"readers", kind{readers: crowdOf, shared: true}},
-				{"writers", kind{readers: crowdOf}},
+				{"readers", kind{readers: callersPerName, shared: true}},
+				{"writers", kind{readers: callersPerName}},
 				{"of a plain lock", kind{}},
 			} {
-				fmt.Fprintf(s.progress, "%d %s on %s with %d client(s) …\n", crowdOf, side.name, sv.name, clients)
+				fmt.Fprintf(s.progress, "%d %s on %s with %d client(s) …\n", callersPerName, side.name, sv.name, clients)
 				each, longest, err := s.runCrowd(ctx, c, side.kind, func() time.Duration { return time.Millisecond })
 				if err != nil {
 					return err
 				}
 				rates = append(rates, []string{
-					nodes, fmt.Sprint(clients), fmt.Sprintf("%d %s", crowdOf, side.name),
+					nodes, fmt.Sprint(clients), fmt.Sprintf("%d %s", callersPerName, side.name),
 					formatDigits(float64(sumOf(each)) / s.settings.time.Seconds()), formatDigits(inMillis(longest)),
 				})
 			}
-			line, err := s.writerAmongReaders(ctx, c)
+			line, err := s.measureWriterWait(ctx, c)
 			if err != nil {
 				return err
 			}
 			waits = append(waits, append([]string{nodes, fmt.Sprint(clients)}, line...))
 		}
-		for _, readers := range []int{0, 8, 16, crowdOf} {
+		for _, readers := range []int{0, 8, 16, callersPerName} {
 			line, err := s.writerCost(ctx, sv, readers)
 			if err != nil {
 				return err
@@ -79,7 +79,7 @@ func readWrites(ctx context.Context, s *session) error {
 		}
 		return nil
 	})
-	fmt.Fprintf(s.out, "%d callers of one name, with 1 ms of work:\n\n%s", crowdOf, markdownTable(rates, 3))
+	fmt.Fprintf(s.out, "%d callers of one name, with 1 ms of work:\n\n%s", callersPerName, markdownTable(rates, 3))
 	fmt.Fprintf(s.out, "\nA writer who comes every 50 ms among readers that come and go, with up to 20 ms of work:\n\n%s", markdownTable(waits, 0))
 	fmt.Fprintf(s.out, "\nOne caller alone, against as many places; 0 is a plain lock:\n\n%s", markdownTable(costs, 0))
 	return err
@@ -97,7 +97,7 @@ func (s *session) openClients(ctx context.Context, sv *service, n int) (name str
 		}
 	}
 	for range n {
-		c, err := sv.libraries[0].open(ctx, addrs, crowdOf) // the first library is Holdfast
+		c, err := sv.libraries[0].open(ctx, addrs, callersPerName) // the first library is Holdfast
 		if err != nil {
 			stop()
 			return "", nil, nil, err
@@ -144,11 +144,11 @@ type acquirer func(context.Context, *holdfast.AcquireOptions) (*holdfast.Lease, 
 func (s *session) runCrowd(
 	ctx context.Context, clients []*holdfast.Client, k kind, work func() time.Duration,
 ) (each []int, longest time.Duration, err error) {
-	each = make([]int, crowdOf)
+	each = make([]int, callersPerName)
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	end := time.Now().Add(s.settings.time)
-	for i := range crowdOf {
+	for i := range callersPerName {
 		all.Go(func() {
 			for time.Now().Before(end) {
 				asked := time.Now()
@@ -176,8 +176,8 @@ func (s *session) runCrowd(
 	return each, longest, err
 }
 
-// writerAmongReaders returns the time that a writer waits among readers that come and go.
-func (s *session) writerAmongReaders(ctx context.Context, clients []*holdfast.Client) ([]string, error) {
+// measureWriterWait returns the time that a writer waits among readers that come and go.
+func (s *session) measureWriterWait(ctx context.Context, clients []*holdfast.Client) ([]string, error) {
 	var waits []time.Duration
 	var mu sync.Mutex
 	var longest time.Duration
@@ -189,7 +189,7 @@ func (s *session) writerAmongReaders(ctx context.Context, clients []*holdfast.Cl
 		for over.Err() == nil && err == nil {
 			var l *holdfast.Lease
 			asked := time.Now()
-			if l, err = clients[0].RWLock("crowd", crowdOf).AcquireWrite(ctx, nil); err != nil {
+			if l, err = clients[0].RWLock("crowd", callersPerName).AcquireWrite(ctx, nil); err != nil {
 				break
 			}
 			waits = append(waits, time.Since(asked))
@@ -198,7 +198,7 @@ func (s *session) writerAmongReaders(ctx context.Context, clients []*holdfast.Cl
 		}
 		failed <- err
 	}()
-	_, _, err := s.runCrowd(ctx, clients, kind{readers: crowdOf, shared: true}, func() time.Duration {
+	_, _, err := s.runCrowd(ctx, clients, kind{readers: callersPerName, shared: true}, func() time.Duration {
 		work := rand.N(20 * time.Millisecond)
 		mu.Lock()
 		defer mu.Unlock()
@@ -215,7 +215,7 @@ func (s *session) writerAmongReaders(ctx context.Context, clients []*holdfast.Cl
 	at := func(share float64) string {
 		return formatDigits(inMillis(waits[min(int(share*float64(len(waits))), len(waits)-1)]))
 	}
-	return []string{fmt.Sprint(crowdOf), formatDigits(inMillis(longest)), fmt.Sprint(len(waits)), at(0.5), at(0.9), at(1)}, nil
+	return []string{fmt.Sprint(callersPerName), formatDigits(inMillis(longest)), fmt.Sprint(len(waits)), at(0.5), at(0.9), at(1)}, nil
 }
 
 // writerCost measures a writer beside readers places, for one caller alone.

@@ -295,21 +295,21 @@ func openAll(ctx context.Context, t team, addrs []string, prefix string, known i
 			return clients, err
 		}
 		clients = append(clients, c)
-		if err := primeLock(ctx, c, prefix+"/first/"+strconv.Itoa(i)); err != nil {
+		if err := acquireFirst(ctx, c, prefix+"/first/"+strconv.Itoa(i)); err != nil {
 			return clients, err
 		}
 	}
 	for i := range known {
-		if err := primeLock(ctx, clients[0], prefix+"/"+strconv.Itoa(i)); err != nil {
+		if err := acquireFirst(ctx, clients[0], prefix+"/"+strconv.Itoa(i)); err != nil {
 			return clients, err
 		}
 	}
 	return clients, nil
 }
 
-// primeLock acquires and releases a lock. It retries: on a busy machine rueidislock can miss its turn at a
+// acquireFirst acquires and releases a lock. It retries: on a busy machine rueidislock can miss its turn at a
 // free lock and then wait forever.
-func primeLock(ctx context.Context, c client, key string) (err error) {
+func acquireFirst(ctx context.Context, c client, key string) (err error) {
 	for range 5 {
 		if err = lockOnce(ctx, c, key); err == nil {
 			break

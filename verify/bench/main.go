@@ -56,7 +56,7 @@ type scenario struct {
 
 var scenarios = []scenario{
 	{"locks", namesOf(lockLoads), []string{"redis-1", "redis-5"}, 1500 * time.Millisecond, func(ctx context.Context, s *session) error {
-		return errors.Join(s.compareLibraries(ctx, lockLoads), s.runOlderVersion(ctx))
+		return errors.Join(s.compareLibraries(ctx, lockLoads), s.compareWithOlder(ctx))
 	}},
 	{
 		"backends", namesOf(backendLoads),

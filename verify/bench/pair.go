@@ -12,9 +12,9 @@ import (
 	"strings"
 )
 
-// runOlderVersion builds the bench of an older checkout and runs it in turns with this one (old new new old), each
+// compareWithOlder builds the bench of an older checkout and runs it in turns with this one (old new new old), each
 // as its own process, with Holdfast alone and reused names. Every version has these flags and JSON fields.
-func (s *session) runOlderVersion(ctx context.Context) error {
+func (s *session) compareWithOlder(ctx context.Context) error {
 	if s.old == "" {
 		return nil
 	}

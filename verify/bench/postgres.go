@@ -17,7 +17,7 @@ import (
 
 var postgresLibraries = []library{
 	{name: holdfastName, open: func(ctx context.Context, addrs []string, _ int) (client, error) {
-		return overDriver(postgres.Open(ctx, addrs[0], nil))
+		return newHoldfastClient(postgres.Open(ctx, addrs[0], nil))
 	}},
 	// As in its README: a waiter tries again when a lease of 20 s may have ended.
 	{name: "pglock", open: func(_ context.Context, addrs []string, _ int) (client, error) { return openPglock(addrs[0]) }},

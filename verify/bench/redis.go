@@ -42,7 +42,7 @@ var (
 // openHoldfast opens Holdfast with defaults except for opts, and lets new servers vote at once.
 func openHoldfast(opts redis.Options) func(context.Context, []string, int) (client, error) {
 	return func(ctx context.Context, addrs []string, _ int) (client, error) {
-		return overDriver(openDriver(ctx, addrs, opts))
+		return newHoldfastClient(openDriver(ctx, addrs, opts))
 	}
 }
 

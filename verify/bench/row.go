@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// report has all results of comparing libraries.
+// report holds all results of comparing libraries.
 type report struct {
 	Machine string `json:"machine"`
 	Rows    []row  `json:"rows"`
@@ -28,7 +28,7 @@ func describeMachine() string {
 	return fmt.Sprintf("%s, %d cores, %s/%s, %s, %s", cpu, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), time.Now().Format(time.DateOnly))
 }
 
-// sample has the results of one run.
+// sample holds the results of one run.
 type sample struct {
 	locks         int
 	waits         []time.Duration // sorted

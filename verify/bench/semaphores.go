@@ -36,7 +36,7 @@ func measureSemaphores(ctx context.Context, s *session) error {
 			return err
 		}
 		for _, clients := range []int{1, 8} {
-			fmt.Fprintf(s.progress, "%d workers of %d client(s) on a semaphore …\n", crowdOf, clients)
+			fmt.Fprintf(s.progress, "%d workers of %d client(s) on a semaphore …\n", callersPerName, clients)
 			lines, err := s.slotCrowds(ctx, sv, clients)
 			if err != nil {
 				return err
@@ -48,7 +48,7 @@ func measureSemaphores(ctx context.Context, s *session) error {
 	fmt.Fprintf(s.out, "\nOne caller of a semaphore, time and again; 0 slots is a plain lock:\n\n%s", markdownTable(costs, 1))
 	if len(crowds) > 1 {
 		fmt.Fprintf(s.out, "\n%d workers of a semaphore of %d, with 1 ms of work, on one Redis; medians of %d runs by turns:\n\n%s",
-			crowdOf, slotsOfCrowd, s.reps, markdownTable(crowds, 2))
+			callersPerName, slotsOfCrowd, s.reps, markdownTable(crowds, 2))
 	}
 	return err
 }
@@ -98,10 +98,10 @@ func (k *slotTurns) medianFigures() (take, release float64, requests string) {
 // slotCosts makes one caller acquire slots of semaphores in turns.
 func (s *session) slotCosts(ctx context.Context, sv *service) (lines [][]string, err error) {
 	all := []*slotCost{{}}
-	for slots := 1; slots <= crowdOf; slots *= 2 {
+	for slots := 1; slots <= callersPerName; slots *= 2 {
 		all = append(all, &slotCost{slots: slots})
 	}
-	for _, most := range []int{slotsOfCrowd, crowdOf} {
+	for _, most := range []int{slotsOfCrowd, callersPerName} {
 		all = append(all, &slotCost{slots: most, held: most / 2}, &slotCost{slots: most, held: most - 1})
 	}
 	prefix, c, stop, err := s.openClients(ctx, sv, 2)
@@ -310,7 +310,7 @@ func nodeCrowd(ctx context.Context, s *session, sv *service, clients int) (slotP
 // in each line of its input.
 func (s *session) foreignCrowd(name string, sv *service, clients int, cmd *exec.Cmd) (slotPeer, error) {
 	_, port, _ := strings.Cut(sv.addrs[0], ":")
-	cmd.Args = append(cmd.Args, port, "permits", strconv.Itoa(slotsOfCrowd), strconv.Itoa(clients), strconv.Itoa(crowdOf))
+	cmd.Args = append(cmd.Args, port, "permits", strconv.Itoa(slotsOfCrowd), strconv.Itoa(clients), strconv.Itoa(callersPerName))
 	cmd.Stderr = os.Stderr
 	in, err1 := cmd.StdinPipe()
 	out, err2 := cmd.StdoutPipe()

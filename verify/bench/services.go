@@ -43,7 +43,7 @@ type client interface {
 // holdfastClient is a client of Holdfast over any driver.
 type holdfastClient struct{ *holdfast.Client }
 
-func overDriver(d driver.Driver, err error) (client, error) {
+func newHoldfastClient(d driver.Driver, err error) (client, error) {
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,7 @@ var (
 	}}
 )
 
-// The test counts locks instead of time: both sides go on until the slower one has its share of locks, and
+// The test counts locks instead of time: both sides continue until the slower one has its share of locks, and
 // then the other side's share decides.
 func TestNoLibraryStarvesOnSharedKey(t *testing.T) {
 	t.Parallel()
@@ -96,7 +96,7 @@ type stage struct {
 	longest      time.Duration // longest wait of a worker
 }
 
-// crew has the current workers.
+// crew holds the current workers.
 type crew struct {
 	load
 	key string

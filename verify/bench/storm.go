@@ -44,7 +44,7 @@ func measureStorms(ctx context.Context, s *session) error {
 	return err
 }
 
-// stormOutcome has the outcomes of the callers.
+// stormOutcome holds the outcomes of the callers.
 type stormOutcome struct {
 	granted  int
 	last     time.Duration // time until the last of them had its lock
@@ -85,7 +85,7 @@ func runStorm(ctx context.Context, most time.Duration, lib library, sv *service,
 	if err != nil {
 		return out, err
 	}
-	live := inUse()
+	live := liveBytes()
 	wait, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 
@@ -121,7 +121,7 @@ func runStorm(ctx context.Context, most time.Duration, lib library, sv *service,
 	after, err := sv.redis.readCalls()
 	requests, _ := after.callsSince(before, lib.direct)
 	out.requests = float64(requests) / max(float64(out.granted), 1)
-	out.left = max(inUse()-live, 0) / 1e6
+	out.left = max(liveBytes()-live, 0) / 1e6
 	return out, errors.Join(err, ctx.Err())
 }
 
@@ -158,8 +158,8 @@ func watchMemory(out *stormOutcome, live float64, waiting func() int64) (stop fu
 	}
 }
 
-// inUse returns the bytes of live objects and stacks.
-func inUse() float64 {
+// liveBytes returns the bytes of live objects and stacks.
+func liveBytes() float64 {
 	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats

@@ -14,7 +14,7 @@ import (
 
 var zooKeeperLibraries = []library{
 	{name: holdfastName, open: func(ctx context.Context, addrs []string, _ int) (client, error) {
-		return overDriver(zookeeper.New(ctx, addrs, nil))
+		return newHoldfastClient(zookeeper.New(ctx, addrs, nil))
 	}},
 	// As in its documentation: all locks of a client share its session.
 	{name: "zk.Lock", open: func(_ context.Context, addrs []string, _ int) (client, error) {

@@ -32,7 +32,7 @@ func nestedPrefix(s *span, side int) string {
 // apartKey returns the name of a side's lock in the history.
 func apartKey(s *span, keys, side, n int) string { return s.key("h", side*keys+n) }
 
-// separatedClients has the client of a process in classes with the duty apart.
+// separatedClients holds the client of a process in classes with the duty apart.
 type separatedClients struct {
 	side int
 

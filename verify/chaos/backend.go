@@ -85,7 +85,7 @@ type server interface {
 	Resume() error
 	Kill()
 	Restart(ctx context.Context) error
-	Unasked() error // error of an exit that no fault has caused
+	UnexpectedExits() error // error of an exit that no fault has caused
 }
 
 // sides is the number of proxies before each node: clients with even numbers use one, those with odd numbers
@@ -135,7 +135,7 @@ func (o *order) dial(ctx context.Context, network, addr string) (net.Conn, error
 func (n *node) unexpectedExits() (errs error) {
 	for _, s := range []server{n.server, n.pooler} {
 		if s != nil {
-			errs = errors.Join(errs, s.Unasked())
+			errs = errors.Join(errs, s.UnexpectedExits())
 		}
 	}
 	return errs
@@ -151,7 +151,7 @@ func (n *node) close() (errs error) {
 	return errs
 }
 
-// ensemble has the members of a replicated service, each with its proxies, and the network between them.
+// ensemble holds the members of a replicated service, each with its proxies, and the network between them.
 type ensemble struct {
 	members []*node
 	mesh    *faultproxy.Mesh

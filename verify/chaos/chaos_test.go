@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	if text := os.Getenv(orderVariable); text != "" {
 		tempo.Adopt()
-		tool.Exit("chaos", beClient(text))
+		tool.Exit("chaos", runClient(text))
 	}
 	stop := tempo.Start()
 	code := m.Run()

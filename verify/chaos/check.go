@@ -100,7 +100,7 @@ type access struct {
 	answered int64 // time of the answer; 0: none
 }
 
-// lockHistory has all events of one lock.
+// lockHistory holds all events of one lock.
 type lockHistory struct {
 	key      string
 	most     int                  // maximal holders at once: 1, or slots of a semaphore, or readers
@@ -137,7 +137,7 @@ func (l *lockHistory) runningSince(a *attempt, t int64) (since int64) {
 	return since
 }
 
-// sortState has the state of sortByLock.
+// sortState holds the state of sortByLock.
 type sortState struct {
 	locks         map[string]*lockHistory // by key
 	tries, ids    map[string]*attempt     // by try, and by key and owner
@@ -175,7 +175,7 @@ func sortByLock(events []event) map[string]*lockHistory {
 	for _, l := range s.locks {
 		l.takeAway()
 		if l.most > 1 {
-			l.lineUp()
+			l.noteEarliestRequests()
 		}
 	}
 	return s.locks
@@ -288,9 +288,9 @@ func (s *sortState) noteAccess(l *lockHistory, e *event) {
 	}
 }
 
-// lineUp records for each attempt the earliest time at which a request of its process may have served it:
+// noteEarliestRequests records for each attempt the earliest time at which a request of its process may have served it:
 // callers of one process share one line for a semaphore.
-func (l *lockHistory) lineUp() {
+func (l *lockHistory) noteEarliestRequests() {
 	type line struct{ since, until int64 }
 	lines := make(map[string]line) // by client
 	for _, a := range l.attempts {
@@ -390,10 +390,11 @@ func (l *lockHistory) findReturns() (out []finding) {
 	return out
 }
 
-// cutShort finds locks that were not kept for the requested MinHold, though nobody took them away before the release. With several nodes
-// that decide together it also skips locks that another client began to adopt after the release: some nodes may not have had the release
-// yet, and the failed adoption frees the lock there.
-func (l *lockHistory) cutShort(several bool) (out []finding) {
+// findShortMinHolds finds locks that were not kept for the requested MinHold, though nobody took them away
+// before the release. With several nodes that decide together it also skips locks that another client began to
+// adopt after the release: some nodes may not have had the release yet, and the failed adoption frees the lock
+// there.
+func (l *lockHistory) findShortMinHolds(several bool) (out []finding) {
 	granted := l.grantedAttempts()
 	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
 	for _, a := range granted {

@@ -266,8 +266,8 @@ func TestForceAndAdoptionEndHolding(t *testing.T) {
 	}
 	renewal := func(until int64) []event { return []event{{T: 7, Kind: renewed, Key: "k", ID: "x", Until: until}} }
 	trusted := func(l *lockHistory) []finding { return l.findOverlaps((*attempt).trustedInterval) }
-	cutShort := func(l *lockHistory) []finding { return l.cutShort(true) }
-	cutShortOnOne := func(l *lockHistory) []finding { return l.cutShort(false) }
+	findShortMinHolds := func(l *lockHistory) []finding { return l.findShortMinHolds(true) }
+	cutShortOnOne := func(l *lockHistory) []finding { return l.findShortMinHolds(false) }
 	failedAdoption := []event{
 		{T: 5, Kind: asked, Key: "k", Try: "d", From: "x"},
 		{T: 6, Kind: failed, Key: "k", Try: "d"},
@@ -295,15 +295,15 @@ func TestForceAndAdoptionEndHolding(t *testing.T) {
 		{"trusted after it was released by force, by two others", trusted, 1, [][]event{force("", ""), next, adopt}},
 		{"forced by the token of a released lease", (*lockHistory).findForcesByOldToken, 1, [][]event{{{T: 2, Kind: released, Key: "k", Try: "a"}}, force("x", "")}},
 		{"not forced by it", (*lockHistory).findForcesByOldToken, 0, [][]event{{{T: 2, Kind: released, Key: "k", Try: "a"}}, force("x", "?")}},
-		{"kept too briefly", cutShort, 1, [][]event{{release}, next}},
-		{"kept too briefly, as it was forced", cutShort, 0, [][]event{{release}, next, force("", "")}},
-		{"kept too briefly, as it was adopted", cutShort, 0, [][]event{adopt, next, {{T: 8, Kind: released, Key: "k", Try: "a"}}}},
-		{"kept too briefly, and adopted later", cutShort, 1, [][]event{{release}, next, {
+		{"kept too briefly", findShortMinHolds, 1, [][]event{{release}, next}},
+		{"kept too briefly, as it was forced", findShortMinHolds, 0, [][]event{{release}, next, force("", "")}},
+		{"kept too briefly, as it was adopted", findShortMinHolds, 0, [][]event{adopt, next, {{T: 8, Kind: released, Key: "k", Try: "a"}}}},
+		{"kept too briefly, and adopted later", findShortMinHolds, 1, [][]event{{release}, next, {
 			{T: 7, Kind: asked, Key: "k", Try: "d", From: "x"},
 		}}},
-		{"kept too briefly, as its adoption after the release failed", cutShort, 0, [][]event{{release}, failedAdoption}},
+		{"kept too briefly, as its adoption after the release failed", findShortMinHolds, 0, [][]event{{release}, failedAdoption}},
 		{"kept too briefly on one server, though its adoption failed", cutShortOnOne, 1, [][]event{{release}, failedAdoption}},
-		{"kept for long enough", cutShort, 0, [][]event{{release}, {
+		{"kept for long enough", findShortMinHolds, 0, [][]event{{release}, {
 			{T: 5, Kind: asked, Key: "k", Try: "d"}, {T: 9, Kind: got, Key: "k", Try: "d", ID: "z", Token: 9, Until: 19},
 		}}},
 	} {

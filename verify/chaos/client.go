@@ -20,7 +20,7 @@ import (
 // orderVariable has the order for this process if it is a client.
 const orderVariable = "CHAOS_CLIENT"
 
-// order has the instructions for a client process.
+// order holds the instructions for a client process.
 type order struct {
 	Number    int      `json:"number"`
 	Name      string   `json:"name"`   // unique among all processes of the run
@@ -82,12 +82,12 @@ type heldLock struct {
 // service gives a client its locks.
 type service interface {
 	takeLock(ctx context.Context, key string, as lockRequest) (heldLock, error)
-	obeyOrder(ctx context.Context, order string) error
+	executeOrder(ctx context.Context, order string) error
 	close()
 }
 
-// beClient runs this process as a client. It ends at the end of its standard input.
-func beClient(text string) error {
+// runClient runs this process as a client. It ends at the end of its standard input.
+func runClient(text string) error {
 	o := new(order)
 	if err := json.Unmarshal([]byte(text), o); err != nil {
 		return err
@@ -136,7 +136,7 @@ func beClient(text string) error {
 	for {
 		select {
 		case order := <-orders:
-			if err := locks.obeyOrder(ctx, order); err != nil && ctx.Err() == nil { // without an error it ends when its jobs are done
+			if err := locks.executeOrder(ctx, order); err != nil && ctx.Err() == nil { // without an error it ends when its jobs are done
 				return err
 			}
 		case <-over:

@@ -21,7 +21,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// clockedServers has real servers whose clocks the test sets.
+// clockedServers holds real servers whose clocks the test sets.
 type clockedServers struct {
 	*testing.T
 	nodes  []*redisNode

@@ -24,7 +24,7 @@ import (
 var clusterSchedule []byte
 
 var clusterBackend = &backend{
-	schedule: clusterSchedule, classes: clusterClasses, fewest: 6, site: func() site { return new(clusterSite) }, lead: twoSecondLead,
+	schedule: clusterSchedule, classes: clusterClasses, fewest: 6, site: func() site { return new(clusterSite) }, lead: twoSecondStart,
 	open: openCluster,
 }
 

@@ -198,7 +198,7 @@ func (v *vote) deposeLeaders(ctx context.Context, times int, lead time.Duration)
 		next, failed := v.nextLeader(ctx, from, 0)
 		err = errors.Join(err, failed)
 		if next != nil {
-			*took = append(*took, next.got-v.endedSince(from, last.try))
+			*took = append(*took, next.got-v.resignTime(from, last.try))
 			slices.Sort(*took)
 		}
 		if n%2 == 0 {
@@ -229,8 +229,8 @@ func (v *vote) nextLeader(ctx context.Context, after int64, lead time.Duration) 
 	return nil, nil
 }
 
-// endedSince returns the time when the leader called Resign, or from if it was killed.
-func (v *vote) endedSince(from int64, try string) int64 {
+// resignTime returns the time when the leader called Resign, or from if it was killed.
+func (v *vote) resignTime(from int64, try string) int64 {
 	events, err := readHistory(v.dir, 0)
 	if err != nil {
 		return from

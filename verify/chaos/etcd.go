@@ -29,7 +29,7 @@ import (
 var etcdSchedule []byte
 
 var etcdBackend = &backend{
-	schedule: etcdSchedule, classes: etcdClasses, fewest: 3, synced: true, site: func() site { return new(etcdSite) }, lead: twoSecondLead,
+	schedule: etcdSchedule, classes: etcdClasses, fewest: 3, synced: true, site: func() site { return new(etcdSite) }, lead: twoSecondStart,
 	open: openEtcd, apart: openEtcdBelow, peer: "concurrency.Mutex", openPeer: openMutex,
 }
 
@@ -39,7 +39,7 @@ var etcdAuthSchedule []byte
 // etcdAuthBackend is a cluster that requires a login, which is valid for a few seconds.
 var etcdAuthBackend = &backend{
 	schedule: etcdAuthSchedule, classes: etcdAuthClasses, fewest: 3, synced: true,
-	site: func() site { return &etcdSite{logins: true} }, lead: twoSecondLead, open: openEtcd, // without a peer: clientv3 by itself does not outlive its login
+	site: func() site { return &etcdSite{logins: true} }, lead: twoSecondStart, open: openEtcd, // without a peer: clientv3 by itself does not outlive its login
 }
 
 func openEtcd(_ context.Context, o *order) (driver.Driver, error) {
@@ -60,16 +60,16 @@ func (o *order) etcdOptions() *etcd.Options {
 // that its return ends no leader's term.
 const preVote = "--pre-vote"
 
-// twoSecondLead returns the lead of servers that grant locks as soon as they are up.
-func twoSecondLead(*Schedule) time.Duration { return 2 * time.Second }
+// twoSecondStart returns the lead of servers that grant locks as soon as they are up.
+func twoSecondStart(*Schedule) time.Duration { return 2 * time.Second }
 
 // newLeader bounds the time beyond a TTL until the next grant when the cluster elects a leader. With
 // etcd's --election-timeout of 1 s, a member campaigns 1 to 2 s after its last message from the
 // leader, and the new leader gives each lease its TTL and 1 s again.
 const newLeader = 3 * time.Second
 
-// oneByOneDelay bounds the time beyond a TTL until the next grant when clients are stopped one after another: the lock may
-// pass to a client that is stopped later.
+// oneByOneDelay bounds the time beyond a TTL until the next grant when clients are stopped one after another:
+// the lock may pass to a client that is stopped later.
 const oneByOneDelay = 1500 * time.Millisecond
 
 // deadLinkDelay bounds the time beyond a TTL until the next grant if the next holder waits for a notification
@@ -118,7 +118,7 @@ var etcdAuthClasses = map[string]class{
 	"mixed":           etcdClasses["mixed"],
 }
 
-// etcdSite has the members of a cluster.
+// etcdSite holds the members of a cluster.
 type etcdSite struct {
 	ensemble
 	cluster *etcdproc.Cluster
@@ -156,7 +156,7 @@ func (s *etcdSite) askVersion(ctx context.Context) error {
 func (s *etcdSite) start(ctx context.Context, schedule *Schedule) (err error) {
 	args := []string{preVote}
 	if s.logins {
-		if args, err = s.signLogins(args); err != nil {
+		if args, err = s.useSignedLogins(args); err != nil {
 			return err
 		}
 	}
@@ -171,7 +171,7 @@ func (s *etcdSite) start(ctx context.Context, schedule *Schedule) (err error) {
 		err = s.askVersion(ctx)
 	}
 	if err == nil && s.logins {
-		err = s.askForLogins(ctx)
+		err = s.requireLogins(ctx)
 	}
 	return err
 }
@@ -188,8 +188,8 @@ const (
 	etcdPassword = "secret"
 )
 
-// signLogins makes the members sign short-lived logins, which all members accept.
-func (s *etcdSite) signLogins(args []string) (_ []string, err error) {
+// useSignedLogins makes the members sign short-lived logins, which all members accept.
+func (s *etcdSite) useSignedLogins(args []string) (_ []string, err error) {
 	if s.dir, err = os.MkdirTemp("", "holdfast-chaos-"); err != nil {
 		return nil, err
 	}
@@ -209,8 +209,8 @@ func (s *etcdSite) signLogins(args []string) (_ []string, err error) {
 	return append(args, "--bcrypt-cost=4", "--auth-token=jwt,pub-key="+pub+",priv-key="+priv+",sign-method=RS256,ttl="+loginTime), err
 }
 
-// askForLogins creates users and turns authentication on.
-func (s *etcdSite) askForLogins(ctx context.Context) error {
+// requireLogins creates users and turns authentication on.
+func (s *etcdSite) requireLogins(ctx context.Context) error {
 	c, err := clientv3.New(clientv3.Config{Endpoints: s.cluster.Addrs(), Logger: zap.NewNop()})
 	if err != nil {
 		return err
@@ -365,6 +365,6 @@ func (m mutexes) takeLock(ctx context.Context, key string, _ lockRequest) (heldL
 	}), nil
 }
 
-func (mutexes) obeyOrder(_ context.Context, order string) error { return noOrder(order) }
+func (mutexes) executeOrder(_ context.Context, order string) error { return unknownOrder(order) }
 
 func (m mutexes) close() { m.Client.Close() }

@@ -48,7 +48,7 @@ func (b build) other() build { return 1 - b }
 type process struct {
 	life   sync.Mutex // held by a fault that stops or kills it
 	cmd    *exec.Cmd
-	stdin  io.WriteCloser // for orders, see holdfasts.obeyOrder
+	stdin  io.WriteCloser // for orders, see holdfasts.executeOrder
 	exited <-chan struct{}
 	build  build
 	again  int // number of earlier starts

@@ -143,7 +143,7 @@ const (
 	crowd     = "crowd " // followed by the number of callers
 )
 
-func (h *holdfasts) obeyOrder(ctx context.Context, order string) error {
+func (h *holdfasts) executeOrder(ctx context.Context, order string) error {
 	if by, ok := strings.CutPrefix(order, slowHooks); ok {
 		d, err := time.ParseDuration(by)
 		h.slow.Store(int64(d))

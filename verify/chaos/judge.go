@@ -195,7 +195,7 @@ func (v *verdict) judgeLeases(l *lockHistory, task *TaskReport) {
 	v.add(staysDead, l.findRevivals())
 	v.add(spares, l.findForcesByOldToken())
 	v.add(staysTaken, l.findReturns())
-	v.add(kept, l.cutShort(v.schedule.Backend == "redis"))
+	v.add(kept, l.findShortMinHolds(v.schedule.Backend == "redis"))
 	if bound := v.sums.Bound; v.rules.duty == apart && l.waitedInVain(v.span.start, bound) {
 		v.add(keptApart, []finding{{l.key, fmt.Sprintf("nobody of this prefix had it, and somebody waited for more than %v", time.Duration(bound))}})
 	}

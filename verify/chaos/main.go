@@ -55,14 +55,14 @@ func main() {
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // clients would log each fault; the report counts them
 	if text := os.Getenv(orderVariable); text != "" {
 		tempo.Adopt()
-		tool.Exit("chaos", beClient(text))
+		tool.Exit("chaos", runClient(text))
 	}
 	tool.Run("chaos", func(ctx context.Context) error { return runCommand(ctx, os.Args[1:], os.Stdout, os.Stderr) })
 }
 
 var errBroken = errors.New("a promise was broken; see the report")
 
-// settings has the flags of the command line.
+// settings holds the flags of the command line.
 type settings struct {
 	length    time.Duration
 	backend   string
@@ -223,7 +223,7 @@ func (j *judge) runWindows(ctx context.Context, spans []span) error {
 	var faults sync.WaitGroup
 	faults.Go(func() {
 		for i := range spans {
-			j.nemesis.strikeWindow(ctx, &spans[i])
+			j.nemesis.causeWindowFaults(ctx, &spans[i])
 		}
 	})
 	quiet := int64(j.schedule.TTL) + int64(grace)

@@ -56,8 +56,8 @@ func (n *nemesis) actions() map[string]action {
 	return all
 }
 
-// strikeWindow executes the faults of a window. It blocks until all are over.
-func (n *nemesis) strikeWindow(ctx context.Context, s *span) {
+// causeWindowFaults executes the faults of a window. It blocks until all are over.
+func (n *nemesis) causeWindowFaults(ctx context.Context, s *span) {
 	var all sync.WaitGroup
 	taken := map[int]bool{} // clients already killed or paused in this window
 	for _, f := range s.Faults {
@@ -170,7 +170,7 @@ func (n *nemesis) replaceBuild(by build) action {
 	}
 }
 
-// leaveWithin bounds the time in which a client ends: its jobs and its calls to storages go on.
+// leaveWithin bounds the time in which a client ends: its jobs and its calls to storages continue.
 const leaveWithin = 30 * time.Second
 
 // closeClient closes a client in the middle of its work.

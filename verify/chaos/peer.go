@@ -55,7 +55,7 @@ func (r *redsyncs) takeLock(ctx context.Context, key string, _ lockRequest) (hel
 	}}, nil
 }
 
-func (*redsyncs) obeyOrder(_ context.Context, order string) error { return noOrder(order) }
+func (*redsyncs) executeOrder(_ context.Context, order string) error { return unknownOrder(order) }
 
 func (r *redsyncs) close() {
 	for _, c := range r.clients {
@@ -79,7 +79,9 @@ func extendMutex(m *redsync.Mutex, key string, ttl time.Duration, rec *recorder,
 	}
 }
 
-func noOrder(order string) error { return fmt.Errorf("there is no order %q for another recipe", order) }
+func unknownOrder(order string) error {
+	return fmt.Errorf("there is no order %q for another recipe", order)
+}
 
 // checkInterval is the interval at which a holder's belief in its lock is checked.
 const checkInterval = 50 * time.Millisecond

@@ -31,7 +31,7 @@ import (
 var postgresSchedule []byte
 
 var postgresBackend = &backend{
-	schedule: postgresSchedule, classes: postgresClasses, fewest: 1, site: func() site { return new(postgresSite) }, lead: twoSecondLead,
+	schedule: postgresSchedule, classes: postgresClasses, fewest: 1, site: func() site { return new(postgresSite) }, lead: twoSecondStart,
 	open: func(ctx context.Context, o *order) (driver.Driver, error) { return postgres.Open(ctx, o.Nodes[0], nil) },
 	peer: "pglock", openPeer: openPglock,
 }
@@ -307,6 +307,6 @@ func (p pglocks) takeLock(ctx context.Context, key string, _ lockRequest) (heldL
 	}), nil
 }
 
-func (pglocks) obeyOrder(_ context.Context, order string) error { return noOrder(order) }
+func (pglocks) executeOrder(_ context.Context, order string) error { return unknownOrder(order) }
 
 func (p pglocks) close() { p.db.Close() }

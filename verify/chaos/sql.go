@@ -32,7 +32,7 @@ var (
 
 func backendOn(p serverProduct, schedule []byte) *backend {
 	return &backend{
-		schedule: schedule, classes: maps.Clone(mariadbClasses), fewest: 1, site: func() site { return &mariadbSite{product: p} }, lead: twoSecondLead,
+		schedule: schedule, classes: maps.Clone(mariadbClasses), fewest: 1, site: func() site { return &mariadbSite{product: p} }, lead: twoSecondStart,
 		open: func(ctx context.Context, o *order) (driver.Driver, error) {
 			return mysql.Open(ctx, o.Nodes[0], &mysql.Options{NoCheck: true}) // faults may be in progress
 		},
@@ -131,7 +131,7 @@ var sqliteSchedule []byte
 
 // sqliteBackend is a file. It has no other library: flock has no TTL.
 var sqliteBackend = &backend{
-	schedule: sqliteSchedule, classes: sqliteClasses, fewest: 1, site: func() site { return new(sqliteSite) }, lead: twoSecondLead,
+	schedule: sqliteSchedule, classes: sqliteClasses, fewest: 1, site: func() site { return new(sqliteSite) }, lead: twoSecondStart,
 	open: func(ctx context.Context, o *order) (driver.Driver, error) { return sqlite.Open(ctx, o.Nodes[0], nil) },
 }
 

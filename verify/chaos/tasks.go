@@ -216,7 +216,7 @@ func isFurther(try string) bool {
 	return n != "" && n != "0"
 }
 
-// TaskReport has the counts of a task that the main table lacks, and its violations.
+// TaskReport holds the counts of a task that the main table lacks, and its violations.
 type TaskReport struct {
 	Calls      int   `json:"calls"`
 	Granted    int   `json:"granted"` // granted calls

@@ -20,7 +20,7 @@ import (
 var zookeeperSchedule []byte
 
 var zookeeperBackend = &backend{
-	schedule: zookeeperSchedule, classes: zookeeperClasses, fewest: 3, site: func() site { return new(zookeeperSite) }, lead: twoSecondLead,
+	schedule: zookeeperSchedule, classes: zookeeperClasses, fewest: 3, site: func() site { return new(zookeeperSite) }, lead: twoSecondStart,
 	open:  func(_ context.Context, o *order) (driver.Driver, error) { return openZookeeperBelow(o, "holdfast") },
 	apart: openZookeeperBelow, peer: "zk.Lock", openPeer: openZkLock,
 }
@@ -62,7 +62,7 @@ var zookeeperClasses = map[string]class{
 	"mixed":               {from: fromEnd, extra: minLeaderTime},
 }
 
-// zookeeperSite has the members of an ensemble.
+// zookeeperSite holds the members of an ensemble.
 type zookeeperSite struct {
 	ensemble
 	servers *zkproc.Ensemble
@@ -135,6 +135,6 @@ func (z zkLocks) takeLock(ctx context.Context, key string, _ lockRequest) (heldL
 	return newBelief(z.rec, key, func() bool { return z.SessionID() == session }, func(context.Context) error { return l.Unlock() }), nil
 }
 
-func (zkLocks) obeyOrder(_ context.Context, order string) error { return noOrder(order) }
+func (zkLocks) executeOrder(_ context.Context, order string) error { return unknownOrder(order) }
 
 func (z zkLocks) close() { z.Conn.Close() }

@@ -27,7 +27,7 @@ import (
 // patience bounds each wait for an expected event, on a busy machine.
 const patience = time.Minute
 
-// site has a Redis server, the command, a node exporter that reads the command's text files, and a Prometheus
+// site holds a Redis server, the command, a node exporter that reads the command's text files, and a Prometheus
 // that scrapes the exporter and has the rules.
 type site struct {
 	t          *testing.T

@@ -204,7 +204,7 @@ func replyOf(r quorum.Reply) any {
 // unadmittedReply is the error reply of a node whose marker differs.
 const unadmittedReply = resp.Error("UNADMITTED its data were lost or replaced since it was let vote")
 
-// Server has a connection to a real server, and one that receives wake-ups.
+// Server holds a connection to a real server, and one that receives wake-ups.
 type Server struct {
 	conn, ear  *resp.Conn
 	wakeMarker string

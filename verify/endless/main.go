@@ -62,8 +62,8 @@ type flood struct {
 	serve        func(conn net.Conn)
 }
 
-// pourBytes writes a piece repeatedly until the client disconnects.
-func pourBytes(conn net.Conn, begin, piece []byte) {
+// writeForever writes a piece repeatedly until the client disconnects.
+func writeForever(conn net.Conn, begin, piece []byte) {
 	many := bytes.Repeat(piece, max(1, 64<<10/len(piece)))
 	for _, err := conn.Write(begin); err == nil; {
 		_, err = conn.Write(many)
@@ -76,15 +76,15 @@ func endlessAnswer(greeting, begin, piece []byte, first func(net.Conn) error) fu
 		if _, err := conn.Write(greeting); err != nil || first(conn) != nil {
 			return
 		}
-		pourBytes(conn, begin, piece)
+		writeForever(conn, begin, piece)
 	}
 }
 
 // readMessage reads one message of a client.
 func readMessage(conn net.Conn) error { _, err := conn.Read(make([]byte, 16<<10)); return err }
 
-// pourNumbered writes pieces with the numbers from 0 on until the client disconnects.
-func pourNumbered(conn net.Conn, piece func(i int) []byte) {
+// writeNumbered writes pieces with the numbers from 0 on until the client disconnects.
+func writeNumbered(conn net.Conn, piece func(i int) []byte) {
 	var many []byte
 	for i := 0; ; many = many[:0] {
 		for len(many) < 64<<10 {
@@ -178,13 +178,13 @@ var floods = []flood{
 		pgMessage('A', append(make([]byte, 4), "a\x00"+strings.Repeat("b", 8000)+"\x00"...)...), pgLogin)},
 	{"PostgreSQL", "settings", "postgres://u:p@%s/db?sslmode=disable", func(conn net.Conn) {
 		if pgLogin(conn) == nil {
-			pourNumbered(conn, pgSetting)
+			writeNumbered(conn, pgSetting)
 		}
 	}},
 	{"PostgreSQL", "settings at the login", "postgres://u:p@%s/db?sslmode=disable", func(conn net.Conn) {
 		if readMessage(conn) == nil {
 			conn.Write(pgMessage('R', 0, 0, 0, 0))
-			pourNumbered(conn, pgSetting)
+			writeNumbered(conn, pgSetting)
 		}
 	}},
 	{"MySQL", "one packet", "mysql://u:p@%s/db", endlessAnswer(myGreeting, nil, append([]byte{0xff, 0xff, 0xff, 1}, make([]byte, 1<<24-1)...), myLogin)},
@@ -197,7 +197,7 @@ var floods = []flood{
 		for n := range 256 {
 			rows = append(rows, myPacket(byte(n+4), 1, '1')...)
 		}
-		pourBytes(conn, bytes.Join([][]byte{myPacket(1, 1), myPacket(2, column...), myPacket(3, 0xfe, 0, 0, 2, 0)}, nil), rows)
+		writeForever(conn, bytes.Join([][]byte{myPacket(1, 1), myPacket(2, column...), myPacket(3, 0xfe, 0, 0, 2, 0)}, nil), rows)
 	}},
 	{"ZooKeeper", "one packet", "zk://%s", endlessAnswer(nil, []byte{0x7f, 0xff, 0xff, 0xff}, make([]byte, 4096), zkLogin)},
 	{"ZooKeeper", "events", "zk://%s", endlessAnswer(nil, nil, zkPacket(append([]byte{0xff, 0xff, 0xff, 0xff}, make([]byte, 28)...)), zkLogin)},
@@ -349,7 +349,7 @@ func etcdGrant(_ grpc.ServerStream, method string) []byte {
 func main() {
 	flag.Parse()
 	if *client != "" {
-		if err := beClient(*client); err != nil {
+		if err := runClient(*client); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(2)
 		}
@@ -414,8 +414,8 @@ func measureFlood(f flood, used bool) (peak float64, err error) {
 	return strconv.ParseFloat(strings.TrimSpace(string(out)), 64)
 }
 
-// beClient requests a lock, inspects it, and prints the growth of this process in MB.
-func beClient(url string) error {
+// runClient requests a lock, inspects it, and prints the growth of this process in MB.
+func runClient(url string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(*seconds)*time.Second)
 	defer cancel()
 	measure := residentMemory

@@ -269,7 +269,7 @@ func signatureOf(fn any) string {
 	return formatCode("(" + strings.Join(in, ", ") + ")")
 }
 
-// outcome has the errors of one engine's Open.
+// outcome holds the errors of one engine's Open.
 type outcome struct{ invalid, auth, config, down string }
 
 // openOutcomes calls Open with URLs that must fail.

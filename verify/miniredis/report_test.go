@@ -82,7 +82,7 @@ func TestReportEndsWithLease(t *testing.T) {
 		defer locks.Close()
 		err := writeReport(t.Context(), locks, func(ctx context.Context) error {
 			nodes.Node(0).Stop()
-			time.Sleep(time.Hour) // two of three are left: the lease goes on
+			time.Sleep(time.Hour) // two of three are left: the lease continues
 			if ctx.Err() != nil {
 				t.Errorf("lost with one node: %v", context.Cause(ctx))
 			}

@@ -17,7 +17,7 @@ var period = int64(member.Quarantine(time.Duration(ttl)))
 
 const clockSet = int64(30_000_000) // µs by which a clock jumps: more than two periods, less than a minute
 
-// admissionRules has the rules of admission in a world, and the parts that faults affect.
+// admissionRules holds the rules of admission in a world, and the parts that faults affect.
 type admissionRules struct {
 	rules   member.Rules
 	others  *member.Rules // rules of client 1, if it has its own
@@ -39,7 +39,7 @@ type members struct {
 	clocks  [maxClients]int64 // lead of a client's wall clock, µs
 }
 
-// memory has the facts that a node remembers.
+// memory holds the facts that a node remembers.
 type memory struct {
 	marker, saved string
 	run           uint8 // number of the run, of one server or of two that take turns
@@ -48,7 +48,7 @@ type memory struct {
 	ahead         int64 // lead of its clock, µs
 }
 
-// view has the facts that a client knows of a node.
+// view holds the facts that a client knows of a node.
 type view struct {
 	state      member.State
 	open       bool   // the client may send requests
@@ -182,7 +182,7 @@ func (s *setup) initialMembers(w *world) *members {
 		m.marker = v.Write
 		for c := range s.clients {
 			if c != 1 && !w.nodes[n].wires[c].cut {
-				s.lookAtNode(w, c, n)
+				s.observeAndDecide(w, c, n)
 			}
 		}
 		s.saveNode(w, n)
@@ -229,8 +229,8 @@ func markerField(marker, name string) string {
 	return text
 }
 
-// lookAtNode makes a client observe a node and decide, as the gate of package redis does.
-func (s *setup) lookAtNode(w *world, c, n int) {
+// observeAndDecide makes a client observe a node and decide, as the gate of package redis does.
+func (s *setup) observeAndDecide(w *world, c, n int) {
 	v := &w.members.clients[c][n]
 	marker := w.members.nodes[n].marker
 	if s.admits.brief&(1<<c) != 0 {
@@ -396,7 +396,7 @@ func (s *setup) applyMember(w *world, m move) (broken string) {
 	nd := &w.members.nodes[n]
 	switch m.kind {
 	case look:
-		s.lookAtNode(w, c, n)
+		s.observeAndDecide(w, c, n)
 		if v := w.members.clients[c][n]; s.admits.shows && nd.run > 0 && v.open {
 			broken = nodeVotes
 		}
@@ -485,7 +485,7 @@ func (s *setup) memberLine(w *world, m move) string {
 	case look:
 		next := *w
 		next.members = new(*w.members)
-		s.lookAtNode(&next, int(m.client), int(m.node))
+		s.observeAndDecide(&next, int(m.client), int(m.node))
 		now := &next.members.clients[m.client][m.node]
 		switch {
 		case now.stay:

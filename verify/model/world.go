@@ -225,7 +225,7 @@ type mutant struct {
 	anySet        bool // clients need not agree on the set
 	durable       bool // each node counts as durable
 	forgets       bool // the client forgets in which runs it saw the node admitted
-	oldWatch      bool // the client goes on counting after the marker has changed
+	oldWatch      bool // the client keeps counting after the marker has changed
 	wallClock     bool // the client counts by its wall clock
 	nodesClock    bool // the client uses only the node's wall clock
 	ownClock      bool // the client uses only its own clock

@@ -31,11 +31,11 @@ type scene struct {
 }
 
 var scenes = []scene{
-	{"work", "work outlasts the TTL", outlastTTL},
+	{"work", "work outlasts the TTL", workBeyondTTL},
 	{"hang", "its network hangs", hangHolder},
 	{"stop", "its process is stopped", pauseHolder},
 	{"limit", "a wait of 1 s", limitWait},
-	{"empty", "the server comes back empty", emptyServer},
+	{"empty", "the server comes back empty", replaceByEmptyServer},
 	{"shared", "a key that Holdfast holds", shareLock},
 }
 
@@ -218,7 +218,8 @@ func (s *stage) addUnlock(ctx context.Context, o *outcome, answered bool) error 
 	return nil
 }
 
-// briefAnswer returns the first word of an answer. The text of an error differs by version, and the table has no room for it.
+// briefAnswer returns the first word of an answer. The text of an error differs by version, and the table has
+// no room for it.
 func briefAnswer(answer string) string {
 	kind, _, _ := strings.Cut(answer, ": ")
 	kind, _, _ = strings.Cut(kind, ",")
@@ -228,8 +229,8 @@ func briefAnswer(answer string) string {
 	return kind
 }
 
-// outlastTTL makes the holder work for twice its TTL, without a fault.
-func outlastTTL(ctx context.Context, s *stage) (string, error) {
+// workBeyondTTL makes the holder work for twice its TTL, without a fault.
+func workBeyondTTL(ctx context.Context, s *stage) (string, error) {
 	since := time.Now()
 	other, err := s.beginScene(ctx)
 	if err != nil {
@@ -321,8 +322,8 @@ func pauseHolder(ctx context.Context, s *stage) (string, error) {
 	return s.addConclusion(ctx, o, resumed)
 }
 
-// emptyServer replaces the server by an empty one, and makes another client ask for the lock.
-func emptyServer(ctx context.Context, s *stage) (string, error) {
+// replaceByEmptyServer replaces the server by an empty one, and makes another client ask for the lock.
+func replaceByEmptyServer(ctx context.Context, s *stage) (string, error) {
 	if _, err := s.takeLock(ctx, s.holder, 0); err != nil {
 		return "", err
 	}

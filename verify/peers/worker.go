@@ -44,7 +44,7 @@ func serveLibrary(library, addr, key string, n int) error {
 		}
 		c := make(chan []string)
 		commands = append(commands, c)
-		go obeyCommands(i, t, c, out)
+		go executeCommands(i, t, c, out)
 	}
 	out.printLine("ready", goVersion(library))
 	in := bufio.NewScanner(os.Stdin)
@@ -68,8 +68,8 @@ func (l *linePrinter) printLine(words ...string) {
 	io.WriteString(os.Stdout, strings.Join(words, " ")+"\n")
 }
 
-// obeyCommands runs the commands of one worker in order.
-func obeyCommands(id int, t takeFunc, commands <-chan []string, out *linePrinter) {
+// executeCommands runs the commands of one worker in order.
+func executeCommands(id int, t takeFunc, commands <-chan []string, out *linePrinter) {
 	name := strconv.Itoa(id)
 	var h *heldLock
 	var released chan struct{}

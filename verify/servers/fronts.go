@@ -42,15 +42,15 @@ func startBehind(
 	return url, stopInReverse(stop, stopFront), nil
 }
 
-// behindHAProxy starts the server behind an HAProxy that cuts a connection after this idle time, as a mesh
+// startBehindHAProxy starts the server behind an HAProxy that cuts a connection after this idle time, as a mesh
 // does.
-func behindHAProxy(start starter, idle string) starter {
+func startBehindHAProxy(start starter, idle string) starter {
 	return func(ctx context.Context) (string, func() error, error) {
 		url, stop, err := start(ctx)
 		if err != nil {
 			return "", nil, err
 		}
-		at, address := placeOf(url)
+		at, address := serverAddressOf(url)
 		addrs, release, err := freeAddrs(1)
 		if err != nil {
 			return "", nil, errors.Join(err, stop())
@@ -66,9 +66,9 @@ func behindHAProxy(start starter, idle string) starter {
 	}
 }
 
-// placeOf returns the address of the server in a URL, as HAProxy writes it, and a function that puts another
+// serverAddressOf returns the address of the server in a URL, as HAProxy writes it, and a function that puts another
 // address into the URL.
-func placeOf(url string) (at string, address func(string) string) {
+func serverAddressOf(url string) (at string, address func(string) string) {
 	switch {
 	case strings.HasPrefix(url, "postgres:"):
 		return "unix@" + socketOf(guardedDatabase.dsn), postgresURL
@@ -94,8 +94,8 @@ func startNutcracker(ctx context.Context) (string, func() error, error) {
 	})
 }
 
-// behindPooler starts a PostgreSQL behind a PgBouncer in this mode.
-func behindPooler(mode string) starter {
+// startBehindPooler starts a PostgreSQL behind a PgBouncer in this mode.
+func startBehindPooler(mode string) starter {
 	return func(ctx context.Context) (string, func() error, error) {
 		s, h, err := postgresHost(ctx)
 		return startBehind(ctx, h, err, func(ctx context.Context, _ string) (string, func() error, error) { return startPooler(ctx, s, mode) })
@@ -114,9 +114,9 @@ func startPooler(ctx context.Context, s *pgproc.Server, mode string) (string, fu
 	return socketOf(p.DSN()), p.Stop, nil
 }
 
-// behindTwoPoolers starts a PgBouncer behind another, both in transaction mode, as when the provider and the
+// startBehindTwoPoolers starts a PgBouncer behind another, both in transaction mode, as when the provider and the
 // user each have one.
-func behindTwoPoolers(ctx context.Context) (string, func() error, error) {
+func startBehindTwoPoolers(ctx context.Context) (string, func() error, error) {
 	s, h, err := postgresHost(ctx)
 	return startBehind(ctx, h, err, func(ctx context.Context, _ string) (string, func() error, error) {
 		first, stop, err := startPooler(ctx, s, "transaction")
@@ -139,8 +139,8 @@ func behindTwoPoolers(ctx context.Context) (string, func() error, error) {
 	})
 }
 
-// behindPgpool starts a PostgreSQL with a replica, and a Pgpool that distributes reads to both.
-func behindPgpool(ctx context.Context) (string, func() error, error) {
+// startBehindPgpool starts a PostgreSQL with a replica, and a Pgpool that distributes reads to both.
+func startBehindPgpool(ctx context.Context) (string, func() error, error) {
 	s, h, err := postgresHost(ctx)
 	return startBehind(ctx, h, err, func(ctx context.Context, at string) (string, func() error, error) {
 		r, err := s.StartReplica(ctx)
@@ -300,11 +300,11 @@ func fenceDatabase(ctx context.Context) error {
 	if err := f.Do(ctx, db, "guard", 1, "first", write); !errors.Is(err, fence.ErrStale) {
 		return fmt.Errorf("the fence lets token 1 pass behind token 2: %v", err)
 	}
-	return countRow(ctx, db)
+	return incrementRow(ctx, db)
 }
 
-// countRow makes writers increment a row under LockRow.
-func countRow(ctx context.Context, db *sql.DB) error {
+// incrementRow makes writers increment a row under LockRow.
+func incrementRow(ctx context.Context, db *sql.DB) error {
 	const writers, each = 4, 50
 	for _, statement := range []string{
 		"CREATE TABLE counted (id INT PRIMARY KEY, n INT)",
@@ -318,7 +318,7 @@ func countRow(ctx context.Context, db *sql.DB) error {
 	for range writers {
 		go func() {
 			for i := 0; i < each; {
-				switch err := countOnce(ctx, db); {
+				switch err := incrementOnce(ctx, db); {
 				case err == nil:
 					i++
 				case !errors.Is(err, holdfast.ErrHeld):
@@ -344,9 +344,9 @@ func countRow(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-func countOnce(ctx context.Context, db *sql.DB) error {
+func incrementOnce(ctx context.Context, db *sql.DB) error {
 	if guardedDatabase.dialect == sqlfence.PostgreSQL {
-		return countOnPostgres(ctx)
+		return incrementOnPostgres(ctx)
 	}
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
@@ -366,7 +366,7 @@ func countOnce(ctx context.Context, db *sql.DB) error {
 	return tx.Commit()
 }
 
-func countOnPostgres(ctx context.Context) error {
+func incrementOnPostgres(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, guardedDatabase.dsn)
 	if err != nil {
 		return err

@@ -45,9 +45,9 @@ func (h *repeatedAction) repeat(ctx context.Context, pause time.Duration) error 
 	}
 }
 
-// replacedMembers starts a cluster of etcd. Its habit replaces one member after another by an empty member at
+// startReplacingMembers starts a cluster of etcd. Its habit replaces one member after another by an empty member at
 // the same addresses.
-func replacedMembers(h *repeatedAction) starter {
+func startReplacingMembers(h *repeatedAction) starter {
 	return func(ctx context.Context) (string, func() error, error) {
 		c, err := etcdproc.Start(ctx, 3)
 		if err != nil {
@@ -126,9 +126,9 @@ func persistUntil(ctx context.Context, try func() error) (err error) {
 	}
 }
 
-// startReconfigured starts a ZooKeeper ensemble. Its habit removes one member after another from the ensemble
+// startReconfiguring starts a ZooKeeper ensemble. Its habit removes one member after another from the ensemble
 // and adds it again.
-func startReconfigured(h *repeatedAction) starter {
+func startReconfiguring(h *repeatedAction) starter {
 	return func(ctx context.Context) (string, func() error, error) {
 		e, err := zkproc.Start(ctx, 3, "reconfigEnabled=true", "skipACL=yes")
 		if err != nil {
@@ -174,9 +174,9 @@ func reconfigureMember(ctx context.Context, e *zkproc.Ensemble, i int) error {
 	return nil
 }
 
-// movedSlots starts a Redis Cluster. Its habit moves the slot of a held lock to another master, as a
+// startMovingSlots starts a Redis Cluster. Its habit moves the slot of a held lock to another master, as a
 // rebalancing cluster does.
-func movedSlots(h *repeatedAction) starter {
+func startMovingSlots(h *repeatedAction) starter {
 	return func(ctx context.Context) (string, func() error, error) {
 		c, err := redisproc.StartCluster(ctx, &redisproc.ClusterOptions{})
 		if err != nil {

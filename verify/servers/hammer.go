@@ -39,7 +39,7 @@ type counter struct {
 	mu      sync.Mutex
 	value   int
 	highest int64
-	inside  map[int]int64 // by visitor: token of a visitor that is inside
+	inside  map[int]int64 // by client: token of a client that is inside
 	tally
 }
 
@@ -48,7 +48,7 @@ type tally struct{ Acked, Value, Refused, Repeated, Disorder int }
 
 // enterHolder admits a holder and returns the value to increment; ok is false for the token of an earlier
 // holder.
-func (c *counter) enterHolder(visitor int, token int64) (value int, ok bool) {
+func (c *counter) enterHolder(client int, token int64) (value int, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -60,16 +60,16 @@ func (c *counter) enterHolder(visitor int, token int64) (value int, ok bool) {
 		c.Repeated++
 	}
 	c.highest = token
-	c.inside[visitor] = token
+	c.inside[client] = token
 	return c.value, true
 }
 
 // writeValue writes the value of a holder that is inside.
-func (c *counter) writeValue(visitor int, value int) (ok bool) {
+func (c *counter) writeValue(client int, value int) (ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	token, in := c.inside[visitor]
-	delete(c.inside, visitor)
+	token, in := c.inside[client]
+	delete(c.inside, client)
 	if !in || token != c.highest {
 		c.Refused++
 		return false
@@ -79,11 +79,11 @@ func (c *counter) writeValue(visitor int, value int) (ok bool) {
 	return true
 }
 
-// removeVisitor removes a visitor whose process has ended.
-func (c *counter) removeVisitor(visitor int) {
+// removeHolder removes a client whose process has ended.
+func (c *counter) removeHolder(client int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.inside, visitor)
+	delete(c.inside, client)
 }
 
 // lostIncrements returns the number of acknowledged increments that are missing from the value.
@@ -129,14 +129,14 @@ func (r *row) hammerOnce(ctx context.Context, url string, length time.Duration) 
 	}
 	var serving sync.WaitGroup
 	serving.Go(func() {
-		for visitor := 1; ; visitor++ {
+		for client := 1; ; client++ {
 			conn, err := l.Accept()
 			if err != nil {
 				return
 			}
 			serving.Go(func() {
 				defer conn.Close()
-				serveWorker(conn, visitor, counters[:])
+				serveCounter(conn, client, counters[:])
 			})
 		}
 	})
@@ -150,7 +150,7 @@ func (r *row) hammerOnce(ctx context.Context, url string, length time.Duration) 
 		}
 		acted <- r.habit.repeat(ctx, 2*killPause)
 	}()
-	kills, err = strikeWorkers(ctx, url, l.Addr().String())
+	kills, err = runAndKillWorkers(ctx, url, l.Addr().String())
 	cancel()
 	err = errors.Join(err, <-acted)
 	l.Close()
@@ -165,8 +165,8 @@ func (r *row) hammerOnce(ctx context.Context, url string, length time.Duration) 
 	return t, kills, err
 }
 
-// strikeWorkers keeps the workers running until ctx ends, and kills one of them after each pause.
-func strikeWorkers(ctx context.Context, url, socket string) (kills int, err error) {
+// runAndKillWorkers keeps the workers running until ctx ends, and kills one of them after each pause.
+func runAndKillWorkers(ctx context.Context, url, socket string) (kills int, err error) {
 	program, err := os.Executable()
 	if err != nil {
 		return 0, err
@@ -240,12 +240,12 @@ func (l *outputEnd) String() string {
 	return string(l.text)
 }
 
-// serveWorker answers one worker until it disconnects: "enter KEY TOKEN" with the value or "stale", "leave KEY
+// serveCounter answers one worker until it disconnects: "enter KEY TOKEN" with the value or "stale", "leave KEY
 // VALUE" with "ok" or "stale".
-func serveWorker(conn io.ReadWriter, visitor int, counters []*counter) {
+func serveCounter(conn io.ReadWriter, client int, counters []*counter) {
 	defer func() {
 		for _, c := range counters {
-			c.removeVisitor(visitor)
+			c.removeHolder(client)
 		}
 	}()
 	in := bufio.NewReader(conn)
@@ -259,11 +259,11 @@ func serveWorker(conn io.ReadWriter, visitor int, counters []*counter) {
 		answer := "stale"
 		switch verb {
 		case "enter":
-			if value, ok := counters[key].enterHolder(visitor, n); ok {
+			if value, ok := counters[key].enterHolder(client, n); ok {
 				answer = fmt.Sprint(value)
 			}
 		case "leave":
-			if counters[key].writeValue(visitor, int(n)) {
+			if counters[key].writeValue(client, int(n)) {
 				answer = "ok"
 			}
 		}

@@ -99,9 +99,9 @@ func redisRows() (all []*row) {
 			name: "valkey-9.1.2, cluster", needs: []need{{"valkey-9.1.2", redisVariable}}, start: startRedisCluster, chaos: "cluster",
 			suite: testsIn("^TestConformanceOnCluster$|AtOnce", "../redis"),
 		},
-		habitRow("valkey-9.1.2, cluster, slots moved at once", need{"valkey-9.1.2", redisVariable}, "slots moved", movedSlots),
+		repeatedActionRow("valkey-9.1.2, cluster, slots moved at once", need{"valkey-9.1.2", redisVariable}, "slots moved", startMovingSlots),
 		&row{
-			name: "redis-8.0.6 behind haproxy-3.2.26, which cuts idle links", start: behindHAProxy(startRedis, "5s"), suite: suiteAtURL,
+			name: "redis-8.0.6 behind haproxy-3.2.26, which cuts idle links", start: startBehindHAProxy(startRedis, "5s"), suite: suiteAtURL,
 			needs: []need{{"redis-8.0.6", redisVariable}, {"haproxy-3.2.26", frontVariable}},
 		},
 		&row{name: "redis-8.0.6 with CONFIG renamed", start: startRenamed, suite: suiteAtURL, needs: []need{{"redis-8.0.6", redisVariable}}},
@@ -129,8 +129,8 @@ func consensusRows() (all []*row) {
 		},
 		&row{name: "etcd-3.7.3 behind its grpc-proxy", needs: []need{{"etcd-3.7.3", etcdVariable}}, start: startGRPCProxy, suite: suiteAtURL},
 		imitationRow("kine-0.17.5", kine),
-		habitRow("etcd-3.7.3, members replaced", need{"etcd-3.7.3", etcdVariable}, "members replaced", replacedMembers),
-		habitRow("zookeeper-3.9.6, members taken out and in", need{"zookeeper-3.9.6", zookeeperVariable}, "members out and in", startReconfigured),
+		repeatedActionRow("etcd-3.7.3, members replaced", need{"etcd-3.7.3", etcdVariable}, "members replaced", startReplacingMembers),
+		repeatedActionRow("zookeeper-3.9.6, members taken out and in", need{"zookeeper-3.9.6", zookeeperVariable}, "members out and in", startReconfiguring),
 	)
 	return all
 }
@@ -142,24 +142,24 @@ func postgresRows() []*row {
 			suite: testsIn("^TestConformance$", "../postgres"), scripts: testsIn("TestScripts/postgres$", "../cmd/holdfast"),
 		},
 		{
-			name: "postgres-18.6 behind pgbouncer-1.26.1, sessions", start: behindPooler("session"), suite: suiteAtURL,
+			name: "postgres-18.6 behind pgbouncer-1.26.1, sessions", start: startBehindPooler("session"), suite: suiteAtURL,
 			needs: []need{{"postgres-18.6", postgresVariable}, {"pgbouncer-1.26.1", poolerVariable}},
 		},
 		{
-			name: "postgres-18.6 behind pgbouncer-1.26.1, transactions", start: behindPooler("transaction"),
+			name: "postgres-18.6 behind pgbouncer-1.26.1, transactions", start: startBehindPooler("transaction"),
 			suite: testsIn("^TestConformanceBehindTransactionPooler$", "../postgres"),
 			needs: []need{{"postgres-18.6", postgresVariable}, {"pgbouncer-1.26.1", poolerVariable}},
 		},
 		{
-			name: "postgres-18.6 behind two pgbouncer-1.26.1, transactions", start: behindTwoPoolers, suite: suiteAtURL, deaf: true,
+			name: "postgres-18.6 behind two pgbouncer-1.26.1, transactions", start: startBehindTwoPoolers, suite: suiteAtURL, deaf: true,
 			needs: []need{{"postgres-18.6", postgresVariable}, {"pgbouncer-1.26.1", poolerVariable}},
 		},
 		{
-			name: "postgres-18.6 and a replica behind pgpool-4.7.3", start: behindPgpool, suite: suiteAtURL,
+			name: "postgres-18.6 and a replica behind pgpool-4.7.3", start: startBehindPgpool, suite: suiteAtURL,
 			needs: []need{{"postgres-18.6", postgresVariable}, {"pgpool-4.7.3", frontVariable}},
 		},
 		{
-			name: "postgres-18.6 behind haproxy-3.2.26, which cuts idle links", start: behindHAProxy(startPostgres, "5s"), suite: suiteAtURL,
+			name: "postgres-18.6 behind haproxy-3.2.26, which cuts idle links", start: startBehindHAProxy(startPostgres, "5s"), suite: suiteAtURL,
 			needs: []need{{"postgres-18.6", postgresVariable}, {"haproxy-3.2.26", frontVariable}},
 		},
 	}
@@ -172,7 +172,7 @@ func databaseRows() []*row {
 			suite: testsIn("^TestConformance$/^(?i:mysql)$", "../sqllock"),
 		},
 		{
-			name: "mysql-9.7.4 behind haproxy-3.2.26, which cuts idle links", start: behindHAProxy(startMySQL, "5s"), suite: suiteAtURL,
+			name: "mysql-9.7.4 behind haproxy-3.2.26, which cuts idle links", start: startBehindHAProxy(startMySQL, "5s"), suite: suiteAtURL,
 			needs: []need{{"mysql-9.7.4", mysqlVariable}, {"haproxy-3.2.26", frontVariable}},
 		},
 		{
@@ -191,8 +191,8 @@ func databaseRows() []*row {
 	}
 }
 
-// habitRow returns the row of a server with a repeated action of its operator.
-func habitRow(name string, server need, done string, start func(*repeatedAction) starter) *row {
+// repeatedActionRow returns the row of a server with a repeated action of its operator.
+func repeatedActionRow(name string, server need, done string, start func(*repeatedAction) starter) *row {
 	h := &repeatedAction{name: done}
 	return &row{name: name, needs: []need{server}, start: start(h), habit: h}
 }

@@ -15,13 +15,13 @@ func newCounter() *counter { return &counter{inside: make(map[int]int64)} }
 
 func TestHoldersWithSameTokenAreCounted(t *testing.T) {
 	c := newCounter()
-	for visitor := range 2 {
-		if value, ok := c.enterHolder(visitor, 7); value != 0 || !ok {
+	for client := range 2 {
+		if value, ok := c.enterHolder(client, 7); value != 0 || !ok {
 			t.Fatalf("enter = %d, %v", value, ok)
 		}
 	}
-	for visitor := range 2 {
-		c.writeValue(visitor, 1)
+	for client := range 2 {
+		c.writeValue(client, 1)
 	}
 	got := c.tally
 	got.Value = c.value
@@ -48,7 +48,7 @@ func TestEarlierHolderIsRejected(t *testing.T) {
 func TestEarlierHolderCannotWrite(t *testing.T) {
 	c := newCounter()
 	c.enterHolder(1, 1)
-	c.removeVisitor(1)
+	c.removeHolder(1)
 	if c.writeValue(1, 1) || c.value != 0 {
 		t.Errorf("a removed holder wrote %d", c.value)
 	}

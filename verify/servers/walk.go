@@ -106,7 +106,7 @@ func (s commandShell) handOver(ctx context.Context) error {
 		end.Close()
 		return fmt.Errorf("holdfast run: printed %q: %w: %s", line, errors.Join(err, holder.Wait()), said.String())
 	}
-	err = s.lookAtHeld(ctx)
+	err = s.inspectHeld(ctx)
 	waiting := make(chan error, 1)
 	go func() {
 		_, err := s.expectCode(ctx, 0, "", "run", "--ttl", "20s", "-w", "60s", "walk", "--", "true")
@@ -117,7 +117,7 @@ func (s commandShell) handOver(ctx context.Context) error {
 	return errors.Join(err, judgeRun(holder.Wait(), 0, "", said.String(), holder.Args[1:]), <-waiting)
 }
 
-func (s commandShell) lookAtHeld(ctx context.Context) error {
+func (s commandShell) inspectHeld(ctx context.Context) error {
 	_, err1 := s.expectCode(ctx, 75, "is held by", "run", "--ttl", "20s", "-n", "walk", "--", "true")
 	_, err2 := s.expectCode(ctx, 0, "held", "show", "walk")
 	_, err3 := s.expectCode(ctx, 0, "walk", "ls")

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// Report has the outcome of a run.
+// Report holds the outcome of a run.
 type Report struct {
 	Seed       uint64
 	Class      string

@@ -114,7 +114,7 @@ func (w *world) causeFault(kind Fault, left int64) {
 	switch kind {
 	case Break:
 		w.logEvent("FAULT %s loses its connection to node %d", c.name, n.i)
-		l.sever(true)
+		l.breakConnection(true)
 	case Slow:
 		w.logEvent("FAULT the way from %s to node %d is slow for %d ms", c.name, n.i, long/ms)
 		l.slow, l.slowTill = min(w.upTo(2*w.ttl), left), w.now+long
@@ -290,7 +290,7 @@ func (w *world) partitionNetwork(until int64) {
 			if quorum.Set(some).Has(i) {
 				l.cut = max(l.cut, until)
 				if breaks {
-					l.sever(true)
+					l.breakConnection(true)
 				}
 			}
 		}
@@ -307,7 +307,7 @@ func (w *world) killClient(c *client) {
 		}
 	}
 	for _, l := range c.links {
-		l.sever(true)
+		l.breakConnection(true)
 		for gen, f := range l.fate {
 			f.at = min(f.at, w.now+w.ttl) // requests that a dead process left in the network
 			l.fate[gen] = f

@@ -200,7 +200,7 @@ func (l *link) watchSilence() {
 		}
 		if err != nil {
 			l.w.logEvent("%s leaves node %d: %v", l.c.name, l.n.i, err)
-			l.sever(true)
+			l.breakConnection(true)
 			return
 		}
 		if l.looks = 0; len(l.away) > 0 {
@@ -226,8 +226,8 @@ func (l *link) keepRelease(r *request) {
 	}
 }
 
-// sever breaks the connection. If the node lives, requests in flight may still be executed much later.
-func (l *link) sever(nodeLives bool) {
+// breakConnection breaks the connection. If the node lives, requests in flight may still be executed much later.
+func (l *link) breakConnection(nodeLives bool) {
 	if !l.up {
 		return
 	}

@@ -169,7 +169,7 @@ func (n *node) stop() {
 	n.boot++
 	clear(n.ears)
 	for _, c := range n.w.clients {
-		c.links[n.i].sever(false)
+		c.links[n.i].breakConnection(false)
 	}
 }
 

@@ -118,8 +118,8 @@ func (wk *worker) endRun() {
 	wk.releaseLock()
 }
 
-// lostKept records the end of a lease that had to survive.
-func (wk *worker) lostKept() {
+// noteLostLease records the end of a lease that had to survive.
+func (wk *worker) noteLostLease() {
 	w := wk.c.w
 	w.noteFailure(P9, "%s has lost %s, that a majority of the nodes answered for", wk.claim.owner, wk.claim.key.name)
 	w.calm, w.hopeless = w.now, w.now+w.maxRecoveryTime()

@@ -90,7 +90,7 @@ func (wk *worker) handleOutcome(o quorum.Outcome) {
 		w.report.Adopted++
 	}
 	if w.cfg.Adopt && (w.cfg.Nodes == 0 || !cl.st.Adopts) && w.rollChance(0.5) {
-		wk.passOn()
+		wk.adoptLease()
 		return
 	}
 	wk.watchTrust()
@@ -101,8 +101,8 @@ func (wk *worker) handleOutcome(o quorum.Outcome) {
 	wk.doWork()
 }
 
-// passOn adopts the lease under another owner, as another client would. That ends with the TTL.
-func (wk *worker) passOn() {
+// adoptLease adopts the lease under another owner, as another client would. That ends with the TTL.
+func (wk *worker) adoptLease() {
 	w, from, cycle := wk.c.w, wk.claim, wk.cycle
 	wk.endTrust()
 	from.forgetClaim()
@@ -201,7 +201,7 @@ func (wk *worker) loseLease() {
 	wk.c.w.report.Lost++
 	wk.c.w.logEvent("%s has lost %s", wk.claim.owner, wk.claim.key.name)
 	if wk.keeps != nil {
-		wk.lostKept()
+		wk.noteLostLease()
 	}
 	wk.releaseLock()
 }
@@ -265,7 +265,7 @@ func (wk *worker) releaseLock() {
 	wk.c.scheduleAfter(quorum.RequestTimeout(w.ttl), end)
 }
 
-// store has a number that holders of a lock increment.
+// store holds a number that holders of a lock increment.
 type store struct {
 	value int64
 	token int64 // highest token seen

@@ -85,9 +85,9 @@ func openDriver(ctx context.Context, url string) (holdfast.Driver, error) {
 	}
 }
 
-// beClient runs this process as a client. It answers each line of its standard input with its state, and ends
+// runClient runs this process as a client. It answers each line of its standard input with its state, and ends
 // with the input.
-func beClient(text string) error {
+func runClient(text string) error {
 	signal.Ignore(os.Interrupt) // the parent gets the signal too, and decides
 	s := &soaker{order: new(order)}
 	if err := json.Unmarshal([]byte(text), s.order); err != nil {

@@ -32,7 +32,7 @@ type engine struct {
 	start func(context.Context) (*service, error)
 }
 
-// service has the servers of an engine.
+// service holds the servers of an engine.
 type service struct {
 	url   string
 	pids  func() []int                                                // process ids of the servers

@@ -42,7 +42,7 @@ import (
 func main() {
 	if text := os.Getenv(orderVariable); text != "" {
 		tempo.Adopt()
-		tool.Exit("soak", beClient(text))
+		tool.Exit("soak", runClient(text))
 	}
 	tool.Run("soak", func(ctx context.Context) error { return runCommand(ctx, os.Args[1:], os.Stdout, os.Stderr) })
 }

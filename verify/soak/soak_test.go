@@ -20,7 +20,7 @@ import (
 func TestMain(m *testing.M) {
 	if text := os.Getenv(orderVariable); text != "" {
 		tempo.Adopt()
-		tool.Exit("soak", beClient(text))
+		tool.Exit("soak", runClient(text))
 	}
 	os.Exit(leaktest.Run(m))
 }

@@ -25,8 +25,8 @@ func checkerOf(t *testing.T) string {
 	return checker
 }
 
-// takeRuns calls checkRuns for a test.
-func takeRuns(t *testing.T, runs []recordedRun, promised bool) []rejectedRun {
+// mustCheckRuns calls checkRuns for a test.
+func mustCheckRuns(t *testing.T, runs []recordedRun, promised bool) []rejectedRun {
 	t.Helper()
 	refused, took, err := settings{source: source}.checkRuns(t.Context(), checkerOf(t), t.TempDir(), runs, promised)
 	if err != nil {
@@ -92,7 +92,7 @@ func TestRecordedRunsMatchSpecification(t *testing.T) {
 	for i := range runs {
 		runs[i].place = i
 	}
-	for _, r := range takeRuns(t, runs, true) {
+	for _, r := range mustCheckRuns(t, runs, true) {
 		i := r.run.place
 		switch step, changed := want[i]; {
 		case !changed:
@@ -136,7 +136,7 @@ func TestRunWithoutRuleIsRejected(t *testing.T) {
 			runs, of = append(runs, r), append(of, name)
 		}
 	}
-	for _, r := range takeRuns(t, runs, false) {
+	for _, r := range mustCheckRuns(t, runs, false) {
 		name := of[r.run.place]
 		t.Logf("%s: %v", name, r)
 		if strings.Contains(r.run.steps[r.step-1], rules[name].step) {

@@ -18,11 +18,11 @@ const source = "../../docs/spec/"
 func TestEveryRuleHasRowWithoutIt(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{holdfast, readWrite} {
-		eachRuleIsSwitchedOff(t, name)
+		checkEachRuleIsDisabled(t, name)
 	}
 }
 
-func eachRuleIsSwitchedOff(t *testing.T, name string) {
+func checkEachRuleIsDisabled(t *testing.T, name string) {
 	module, err := os.ReadFile(source + name + ".tla")
 	if err != nil {
 		t.Fatal(err)

@@ -358,8 +358,8 @@ func TestRepeatedClaimChangesRow(t *testing.T) {
 	})
 }
 
-// Many leases write at once, each the value that it has read plus one. If a write could run apart from its
-// check or from its read, the sum would not equal the number of accepted writes.
+// Many leases write at once. Each writes the value that it has read, plus one. If a write could run apart from
+// its check or from its read, the sum would not equal the number of accepted writes.
 func TestCheckAndWriteAreOneStep(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, db *database) {
 		db.exec(t, `INSERT INTO account (name, balance) VALUES ('k', 0)`)

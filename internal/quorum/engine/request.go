@@ -45,7 +45,7 @@ func (r *Request) Granted(base int64) {
 }
 
 // Denied answers acquire and adopt: holder has the lock, for left ns unless it renews or, if left is negative,
-// for ever. waiters includes the caller if the request has a stamp.
+// forever. waiters includes the caller if the request has a stamp.
 func (r *Request) Denied(left int64, holder string, waiters int) {
 	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Denied, Left: left, Waiters: waiters}, Holder: holder})
 }

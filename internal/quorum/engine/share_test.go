@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// restTime returns the pause of a subscribed waiter whose lock holder has the lock for a long time.
-func restTime(t *testing.T, e *Engine, manual []*manualNode, holder string) time.Duration {
+// pauseTime returns the pause of a subscribed waiter whose lock holder has the lock for a long time.
+func pauseTime(t *testing.T, e *Engine, manual []*manualNode, holder string) time.Duration {
 	t.Helper()
 	for n := range manual {
 		e.SetSubscribed(n, true)
@@ -43,16 +43,16 @@ func restTime(t *testing.T, e *Engine, manual []*manualNode, holder string) time
 func TestWaiterPollsSharedLockOften(t *testing.T) {
 	const often, seldom = 105 * time.Millisecond, time.Second
 	runWithManualNodes(t, func(t *testing.T, e *Engine, manual []*manualNode) {
-		if d := restTime(t, e, manual, ownerID("a")); d < seldom {
+		if d := pauseTime(t, e, manual, ownerID("a")); d < seldom {
 			t.Errorf("behind another Holdfast client: pause %v", d)
 		}
 		for _, holder := range []string{"theirs", "(hash)", ""} {
-			if d := restTime(t, e, manual, holder); d < 20*time.Millisecond || d > often {
+			if d := pauseTime(t, e, manual, holder); d < 20*time.Millisecond || d > often {
 				t.Errorf("behind %q: pause %v", holder, d)
 			}
 		}
 		e.yields = new(yieldTable)
-		if d := restTime(t, e, manual, ownerID("a")); d < 20*time.Millisecond || d > often {
+		if d := pauseTime(t, e, manual, ownerID("a")); d < 20*time.Millisecond || d > often {
 			t.Errorf("on a shared lock: pause %v", d)
 		}
 	})
@@ -102,7 +102,7 @@ func TestSharedLockIsReleasedRegularly(t *testing.T) {
 		if n := free(); n == 0 || n > tries/2 {
 			t.Errorf("%d of %d times a lock used for %v was freed", n, tries, yieldEveryContended)
 		}
-		restTime(t, e, manual, "theirs")
+		pauseTime(t, e, manual, "theirs")
 		if n := free(); n != tries {
 			t.Errorf("after another library used the lock: %d of %d times", n, tries)
 		}

@@ -17,7 +17,7 @@ import (
 const (
 	// endTime bounds the wait of End after each signal.
 	endTime = 10 * time.Second
-	// logTail is the number of bytes from the end of the log that Unasked repeats.
+	// logTail is the number of bytes from the end of the log that UnexpectedExits repeats.
 	logTail = 2000
 )
 
@@ -125,9 +125,9 @@ func (p *Process) Pid() int {
 	return cmd.Process.Pid
 }
 
-// Unasked returns an error that lists each unexpected end of the ready process, with the end of its output, or
+// UnexpectedExits returns an error that lists each unexpected end of the ready process, with the end of its output, or
 // nil.
-func (p *Process) Unasked() error {
+func (p *Process) UnexpectedExits() error {
 	p.noteEnd()
 	p.mu.Lock()
 	defer p.mu.Unlock()

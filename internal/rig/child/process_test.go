@@ -38,14 +38,14 @@ func TestUnexpectedExitIsReported(t *testing.T) {
 	start()
 	p.Kill()
 	start()
-	if err := p.Unasked(); err != nil {
+	if err := p.UnexpectedExits(); err != nil {
 		t.Errorf("error for a killed process: %v", err)
 	}
 	for n, next := range []func(){start, func() { p.Kill(); start() }} {
 		syscall.Kill(p.Pid(), syscall.SIGKILL)
 		<-p.Exited()
 		next()
-		if err := p.Unasked(); err == nil || strings.Count(err.Error(), "ended by itself (signal: killed); its log: up") != n+1 {
+		if err := p.UnexpectedExits(); err == nil || strings.Count(err.Error(), "ended by itself (signal: killed); its log: up") != n+1 {
 			t.Errorf("after %d such ends: %v", n+1, err)
 		}
 	}
@@ -63,7 +63,7 @@ func TestFailedStartIsReportedOnce(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "no port") {
 		t.Errorf("Restart() = %v", err)
 	}
-	if err := p.Unasked(); err != nil {
+	if err := p.UnexpectedExits(); err != nil {
 		t.Error(err)
 	}
 }

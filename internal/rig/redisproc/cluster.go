@@ -125,11 +125,11 @@ func (c *Cluster) introduceForgotten() error {
 // Await blocks until every running server reports that the cluster works, has the same master for each slot
 // and, if it is a replica, is connected to its own master.
 func (c *Cluster) Await(ctx context.Context) error {
-	return retryUntilDone(ctx, func() error { return errors.Join(c.introduceForgotten(), c.agree()) })
+	return retryUntilDone(ctx, func() error { return errors.Join(c.introduceForgotten(), c.checkAgreement()) })
 }
 
-// agree returns an error until c fulfills the conditions of Await.
-func (c *Cluster) agree() error {
+// checkAgreement returns an error until c fulfills the conditions of Await.
+func (c *Cluster) checkAgreement() error {
 	var views []string
 	for _, s := range c.Servers {
 		reply, err := s.Do("CLUSTER", "INFO")

@@ -28,7 +28,7 @@ type GroupOptions struct {
 	Servers, Sentinels int
 	// Down is down-after-milliseconds.
 	Down time.Duration
-	// Server has the common settings of the servers, and Sentinel the settings of the Sentinels.
+	// Server holds the common settings of the servers, and Sentinel the settings of the Sentinels.
 	Server, Sentinel Options
 }
 

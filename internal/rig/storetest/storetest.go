@@ -27,11 +27,11 @@ func Run(t *testing.T, open Open) {
 		run  func(*testing.T, Open)
 	}{
 		{"Rule", checkRule},
-		{"ClaimShutsOutOlderWriters", claimShutsOutOlderWriters},
+		{"ClaimShutsOutOlderWriters", claimRejectsOlderWriters},
 		{"GetClaims", getClaims},
 		{"TokensOfAnotherServiceAreNamed", tokensOfAnotherServiceAreNamed},
 		{"EvalRunsOnKeysAndArguments", evalRunsOnKeysAndArguments},
-		{"EvalOfNilIsNoError", evalOfNilIsNoError},
+		{"EvalOfNilIsNoError", evalMayReturnNil},
 		{"FailedScriptKeepsItsTokenRecorded", failedScriptKeepsItsTokenRecorded},
 		{"CheckAndWriteAreOneStep", checkAndWriteAreOneStep},
 		{"ForgetAndHighest", forgetAndHighest},
@@ -120,7 +120,7 @@ func Rule(t *testing.T, write func(t *testing.T, key string, token holdfast.Toke
 	}
 }
 
-func claimShutsOutOlderWriters(t *testing.T, open Open) {
+func claimRejectsOlderWriters(t *testing.T, open Open) {
 	store, server := startStore(t, open)
 	ctx := t.Context()
 	if err := store.Set(ctx, "k", 5, "old", "first"); err != nil {
@@ -182,7 +182,7 @@ func evalRunsOnKeysAndArguments(t *testing.T, open Open) {
 	}
 }
 
-func evalOfNilIsNoError(t *testing.T, open Open) {
+func evalMayReturnNil(t *testing.T, open Open) {
 	store, _ := startStore(t, open)
 	reply, err := store.Eval(t.Context(), `return false`, "k", 1, "a", nil)
 	if err != nil || reply != nil {

@@ -3,7 +3,7 @@
 //   - short-ttl: a TTL under 5 s. The lease may expire before the test looks. A test that waits for the end of
 //     the lease has a comment on the same line, or on the line before: "// short: " and the reason.
 //   - bare-send: a goroutine that sends the bare result of Acquire or Grant. These end the goroutine if they
-//     fail, and then the reader of the channel waits for ever. Use fixture.RunAsync.
+//     fail, and then the reader of the channel waits forever. Use fixture.RunAsync.
 //   - clock: a test that fails if something took too long by the clock of this machine. Judge by order, by
 //     tokens and by the server's own clock. A test that compares clocks, or waits for minutes, has a comment:
 //     "// clock: " and the reason.

@@ -82,7 +82,7 @@ func (w *worker) takeLease(limit time.Duration) string {
 	}
 }
 
-func (w *worker) obeyCommand(words []string) string {
+func (w *worker) executeCommand(words []string) string {
 	switch words[0] {
 	case "lock":
 		ms, _ := strconv.Atoi(words[1])
@@ -125,7 +125,7 @@ func main() {
 		commands = append(commands, c)
 		go func() {
 			for words := range c {
-				printLine(w.name, "=", w.obeyCommand(words))
+				printLine(w.name, "=", w.executeCommand(words))
 			}
 		}()
 	}

@@ -100,9 +100,9 @@ func adviseDoctor(err error) error {
 	return fmt.Errorf("%w; holdfast doctor tells what is wrong, and how to fix it", err)
 }
 
-// failoverSpare is the time by which TTLs must stay below the longest TTL if a server may take over: see
+// failoverTTLReserve is the time by which TTLs must stay below the longest TTL if a server may take over: see
 // docs/your-redis.md.
-const failoverSpare = 5 * time.Second
+const failoverTTLReserve = 5 * time.Second
 
 // fitTTL rejects a TTL that the backend does not support, without a request. A default TTL is lowered to the
 // longest possible.
@@ -116,7 +116,7 @@ func (a *app) fitTTL(flag string, d *time.Duration) error {
 		return nil
 	case a.from[flag] == "":
 		if *d = most; a.failsOver() {
-			*d = max(most-failoverSpare, most/2)
+			*d = max(most-failoverTTLReserve, most/2)
 		}
 		return nil
 	}
@@ -150,8 +150,8 @@ func (a *app) backendLimits() driver.Limits {
 	return drv.Limits()
 }
 
-// oneRedis is the longest TTL on a single Redis.
-const oneRedis = 24 * time.Hour
+// singleRedisMaxTTL is the longest TTL on a single Redis.
+const singleRedisMaxTTL = 24 * time.Hour
 
 // adviseLongHold returns advice for holding a lock for d on a backend whose leases last at most most.
 func (a *app) adviseLongHold(d, most time.Duration) string {
@@ -159,7 +159,7 @@ func (a *app) adviseLongHold(d, most time.Duration) string {
 	switch {
 	case !a.isRedis():
 		return held
-	case most >= oneRedis:
+	case most >= singleRedisMaxTTL:
 		return fmt.Sprintf("?maxttl=%v in the URL of all clients raises that; or %s; or take PostgreSQL or etcd", d, held)
 	}
 	return fmt.Sprintf("?maxttl=%v in the URL of all clients raises that, and of several nodes one that restarts without its data then stays silent for as long; "+
@@ -208,10 +208,10 @@ func (a *app) withClient(open func(context.Context) (*holdfast.Client, error), d
 	defer stop()
 	client, err := open(ctx)
 	if err != nil {
-		return interruptedBy(ctx, err)
+		return signalOrError(ctx, err)
 	}
 	defer client.Close()
-	return interruptedBy(ctx, do(ctx, client))
+	return signalOrError(ctx, do(ctx, client))
 }
 
 // openReader opens the backend for a command that only reads.
@@ -233,7 +233,7 @@ func (a *app) busyError(client *holdfast.Client, err error) error {
 	held, ok := errors.AsType[*holdfast.HeldError](err)
 	e, named := errors.AsType[*holdfast.Error](err)
 	if !ok || !named {
-		return a.namingBackend(err)
+		return a.withBackendName(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), pace.HintTime())
 	defer cancel()
@@ -248,9 +248,9 @@ func (a *app) busyError(client *holdfast.Client, err error) error {
 	return &busyError{text: text, err: err}
 }
 
-// namingBackend adds the backend to an error that names no node, such as the error of a wait that ended before
+// withBackendName adds the backend to an error that names no node, such as the error of a wait that ended before
 // an answer.
-func (a *app) namingBackend(err error) error {
+func (a *app) withBackendName(err error) error {
 	if down, ok := errors.AsType[*holdfast.UnavailableError](err); ok && len(down.Nodes) == 0 {
 		return fmt.Errorf("%w; the backend is %s", err, driverkit.Mask(a.backend))
 	}

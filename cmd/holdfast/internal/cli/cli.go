@@ -22,7 +22,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-// IO has the streams that a command reads and writes.
+// IO holds the streams that a command reads and writes.
 type IO struct {
 	In       io.Reader
 	Out, Err io.Writer
@@ -80,28 +80,28 @@ func Main(args []string, stdio IO) (code exitcode.Code) {
 		err = outputError(out.err)
 	}
 	if a.raise != 0 {
-		endBy(a.raise)
+		endBySignal(a.raise)
 	}
 	if err == nil {
 		return a.code
 	}
 	if !a.prepared {
-		a.log = lines.New(stdio.Err, a.formatAsked(root, args[1:]), slog.LevelInfo)
+		a.log = lines.New(stdio.Err, a.requestedFormat(root, args[1:]), slog.LevelInfo)
 	}
-	if !hasReadEnough(cmd, err) {
+	if !readerClosedPipe(cmd, err) {
 		a.log.Error(oneLine(adviseDoctor(err)))
 	}
 	return exitcode.Of(err)
 }
 
-// hasReadEnough reports whether cmd failed because its reader closed the pipe, as head does. The output of
+// readerClosedPipe reports whether cmd failed because its reader closed the pipe, as head does. The output of
 // acquire and renew names a lease, so a failure to write it is an error.
-func hasReadEnough(cmd *cobra.Command, err error) bool {
+func readerClosedPipe(cmd *cobra.Command, err error) bool {
 	return exitcode.Of(err) == exitcode.Output && errors.Is(err, syscall.EPIPE) && cmd.Name() != "acquire" && cmd.Name() != "renew"
 }
 
-// formatAsked returns the log format for errors that occur before the flags are read.
-func (a *app) formatAsked(root *cobra.Command, args []string) string {
+// requestedFormat returns the log format for errors that occur before the flags are read.
+func (a *app) requestedFormat(root *cobra.Command, args []string) string {
 	for i, arg := range args {
 		if arg == "--" {
 			break
@@ -256,7 +256,7 @@ func (a *app) rootCommand() *cobra.Command {
 		a.configCommand(), a.migrateCommand(), a.demoCommand(), a.versionCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What exit codes mean", Long: "Exit codes:\n\n" + exitcode.Help()}, // a help topic: the command does nothing
 	)
-	builtIn(root)
+	addBuiltIns(root)
 	completeWords(root)
 	return root
 }
@@ -290,8 +290,8 @@ func replaceTexts(root *cobra.Command) {
 	})
 }
 
-// builtIn adds the commands and flags for help and completion.
-func builtIn(root *cobra.Command) {
+// addBuiltIns adds the commands and flags for help and completion.
+func addBuiltIns(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		cmd.InitDefaultHelpFlag()
 		cmd.Flags().Lookup("help").Hidden = true // its reader knows it
@@ -394,8 +394,8 @@ func wantName(verb string, args []string, otherwise string) (string, error) {
 	return "", exitcode.Usagef("the name of the lock is missing, as in: holdfast %s nightly-report", verb)
 }
 
-// endBy ends this process, and all others of its group, by a signal.
-func endBy(s syscall.Signal) {
+// endBySignal ends this process, and all others of its group, by a signal.
+func endBySignal(s syscall.Signal) {
 	signal.Reset(s)
 	signalGroup(s)
 }

@@ -411,7 +411,7 @@ func TestInterruptedPromptCancelsChange(t *testing.T) {
 	silent, typed := io.Pipe()
 	defer typed.Close()
 	a := &app{io: IO{In: silent, Err: io.Discard}}
-	err := interruptedBy(ctx, a.askConfirmation(ctx, "sure? ", "yes"))
+	err := signalOrError(ctx, a.askConfirmation(ctx, "sure? ", "yes"))
 	if want := "SIGINT ended this command before it was confirmed; nothing was done"; fmt.Sprint(err) != want || exitcode.Of(err) != 130 {
 		t.Errorf("%v, code %d, want %q", err, exitcode.Of(err), want)
 	}

@@ -67,7 +67,7 @@ func (a *app) runConsole(prefix string, fl *consoleFlags) error {
 	defer listener.Close()
 	source, end, err := a.startSource(ctx, prefix)
 	if err != nil {
-		return interruptedBy(ctx, err)
+		return signalOrError(ctx, err)
 	}
 	defer end()
 	opts := console.Options{Source: source, Diagnose: func(ctx context.Context) ([]holdfast.Finding, error) { return a.diagnose(ctx, 0) }}

@@ -37,12 +37,12 @@ func (a *app) runDemo(redis bool) error {
 		if nodes, err = demo.Redis(ctx); errors.Is(err, demo.ErrNotInstalled) {
 			return exitcode.With(exitcode.Unavailable, err)
 		} else if err != nil {
-			return interruptedBy(ctx, err)
+			return signalOrError(ctx, err)
 		}
 	}
 	err := errors.Join(demo.Run(ctx, nodes, a.io.Out), nodes.Close())
 	if errors.Is(err, demo.ErrBroken) {
 		return exitcode.With(exitcode.No, err)
 	}
-	return interruptedBy(ctx, err)
+	return signalOrError(ctx, err)
 }

@@ -17,12 +17,12 @@ import (
 
 // doctorFlags are the flags of doctor.
 type doctorFlags struct {
-	ttl    span
+	ttl    positiveDuration
 	ignore []string
 }
 
 func (a *app) doctorCommand() *cobra.Command {
-	fl := &doctorFlags{ttl: span{duration(10 * time.Second)}}
+	fl := &doctorFlags{ttl: positiveDuration{duration(10 * time.Second)}}
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Look for what is wrong with the backend, and tell how to fix it",
@@ -59,7 +59,7 @@ func (a *app) runDoctor(fl *doctorFlags) error {
 		err = ctx.Err()
 	}
 	if err != nil {
-		return interruptedBy(ctx, err)
+		return signalOrError(ctx, err)
 	}
 	counts := func(f driver.Finding) bool { return f.Bad() && !slices.Contains(fl.ignore, f.Check) }
 	if slices.ContainsFunc(findings, counts) {
@@ -92,7 +92,7 @@ func checkCheckNames(names []string) error {
 
 // diagnose runs the doctor on the backend, even if the backend cannot be opened.
 func (a *app) diagnose(ctx context.Context, ttl time.Duration) ([]holdfast.Finding, error) {
-	file := a.fileOfBackend()
+	file := a.backendFilePath()
 	if err := a.loadBackend(); err != nil {
 		return nil, err
 	}
@@ -108,8 +108,8 @@ func (a *app) diagnose(ctx context.Context, ttl time.Duration) ([]holdfast.Findi
 	return found, a.nameSetting(err)
 }
 
-// fileOfBackend returns the file that names the backend; empty: none.
-func (a *app) fileOfBackend() string {
+// backendFilePath returns the file that names the backend; empty: none.
+func (a *app) backendFilePath() string {
 	at := max(strings.LastIndex(a.from["backend"], ":"), 0) // the line of a config file
 	return cmp.Or(a.backendFile, a.from["backend"][:at])
 }

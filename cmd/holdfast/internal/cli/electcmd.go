@@ -58,7 +58,7 @@ func (a *app) runElect(cmd *cobra.Command, fl *runFlags, args []string) error {
 		return err
 	}
 	defer j.close()
-	ctx, stop := interruptibleBy(syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := contextUntilSignal(syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	signal.Notify(make(chan os.Signal, 1), run.Passed...) // they are for the command; between two commands they are dropped
 	runner := j.newRunner(true)

@@ -55,11 +55,11 @@ func (d *duration) String() string {
 // Type implements pflag.Value.
 func (d *duration) Type() string { return "duration" }
 
-// span is a duration that must be positive.
-type span struct{ duration }
+// positiveDuration is a duration that must be positive.
+type positiveDuration struct{ duration }
 
 // Set implements pflag.Value.
-func (d *span) Set(s string) error {
+func (d *positiveDuration) Set(s string) error {
 	if err := d.duration.Set(s); err != nil {
 		return err
 	}

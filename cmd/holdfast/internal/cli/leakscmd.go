@@ -68,16 +68,16 @@ func (a *app) runLeaks(fl *leakFlags) error {
 	defer stop()
 	drv, err := a.openRedis(ctx, &driver.OpenOptions{ReadOnly: !fl.fix})
 	if err != nil {
-		return interruptedBy(ctx, err)
+		return signalOrError(ctx, err)
 	}
 	defer drv.Close()
 	leaks, asked := a.findLeaks(ctx, drv)
 	if asked != nil && ctx.Err() != nil {
-		return interruptedBy(ctx, asked)
+		return signalOrError(ctx, asked)
 	}
 	if fl.fix {
 		if err := a.deleteLeaks(ctx, drv, leaks, fl.yes); err != nil {
-			return interruptedBy(ctx, err)
+			return signalOrError(ctx, err)
 		}
 	}
 	if err := a.writeLeaks(leaks, asked == nil); err != nil {

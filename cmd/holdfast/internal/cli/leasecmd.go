@@ -45,7 +45,7 @@ type ticketFlags struct {
 	token int64
 	owner string
 	file  string
-	ttl   span
+	ttl   positiveDuration
 	// changes is true if --ttl was given.
 	changes bool
 }
@@ -119,7 +119,7 @@ func (a *app) acquireCommand() *cobra.Command {
 	var noWait bool
 	var wait patience
 	var file, note string
-	ttl := span{duration(30 * time.Second)}
+	ttl := positiveDuration{duration(30 * time.Second)}
 	cmd := &cobra.Command{
 		Use:   "acquire [flags] NAME",
 		Short: "Take a lock and keep it after this command ends, for scripts that run cannot wrap",
@@ -187,7 +187,7 @@ func (a *app) acquireTicket(name, file string, opts *holdfast.AcquireOptions, on
 		return errors.Join(err, client.Close())
 	}
 	if err := a.protectFile(ctx, client, file, place.Kept()); err != nil {
-		return errors.Join(interruptedBy(ctx, err), client.Close())
+		return errors.Join(signalOrError(ctx, err), client.Close())
 	}
 	stopTelling := w.report(client)
 	opts.Wait = patience.Left()
@@ -253,7 +253,7 @@ func (a *app) printTicket(t ticket) error {
 }
 
 func (a *app) renewCommand() *cobra.Command {
-	fl := &ticketFlags{ttl: span{duration(30 * time.Second)}}
+	fl := &ticketFlags{ttl: positiveDuration{duration(30 * time.Second)}}
 	cmd := &cobra.Command{
 		Use:   "renew [flags] [NAME]",
 		Short: "Renew a lease that acquire took",
@@ -306,7 +306,7 @@ func (a *app) renewTicket(ctx context.Context, fl *ticketFlags, t ticket, drv dr
 }
 
 func (a *app) releaseCommand() *cobra.Command {
-	fl := &ticketFlags{ttl: span{duration(10 * time.Second)}}
+	fl := &ticketFlags{ttl: positiveDuration{duration(10 * time.Second)}}
 	cmd := &cobra.Command{
 		Use:        "release [flags] [NAME]",
 		SuggestFor: []string{"unlock"},
@@ -349,7 +349,7 @@ func (a *app) withGrant(
 	defer stop()
 	drv, err := a.openDriver(ctx)
 	if err != nil {
-		return interruptedBy(ctx, err)
+		return signalOrError(ctx, err)
 	}
 	client, err := holdfast.New(drv, a.clientOptions("holdfast"))
 	if err != nil {
@@ -358,9 +358,9 @@ func (a *app) withGrant(
 	defer client.Close()
 	st, err := client.Inspect(ctx, t.Name)
 	if err != nil {
-		return interruptedBy(ctx, err)
+		return signalOrError(ctx, err)
 	}
-	if !t.knownByNode(st) {
+	if !t.isKnownByNode(st) {
 		return &holdfast.Error{Op: verb, Key: t.Name, Err: fmt.Errorf("%w: %s", holdfast.ErrLost, t.describeGone(st))}
 	}
 	owner, _ := t.grant()
@@ -368,7 +368,7 @@ func (a *app) withGrant(
 	if errors.Is(err, holdfast.ErrLost) || errors.Is(err, holdfast.ErrUnavailable) {
 		err = &holdfast.Error{Op: verb, Key: t.Name, Err: err}
 	}
-	return interruptedBy(ctx, err)
+	return signalOrError(ctx, err)
 }
 
 func (a *app) checkCommand() *cobra.Command {
@@ -453,11 +453,11 @@ func (t ticket) matchesStatus(st holdfast.Status) bool {
 	if owner != "" && owner == st.Owner && strings.HasPrefix(st.Holder.Note, "reader of ") {
 		return st.Held
 	}
-	return st.Held && (owner == "" && first == st.Token || owner == st.Owner && (first <= st.Token || t.knownByNode(st)))
+	return st.Held && (owner == "" && first == st.Token || owner == st.Owner && (first <= st.Token || t.isKnownByNode(st)))
 }
 
-// knownByNode reports whether a node on which t has the lock also knows t's token.
-func (t ticket) knownByNode(st holdfast.Status) bool {
+// isKnownByNode reports whether a node on which t has the lock also knows t's token.
+func (t ticket) isKnownByNode(st holdfast.Status) bool {
 	owner, first := t.grant()
 	return st.Held && owner == st.Owner && slices.ContainsFunc(st.Nodes, func(n holdfast.NodeView) bool {
 		return n.Err == nil && n.Owner == owner && n.Token == int64(first)

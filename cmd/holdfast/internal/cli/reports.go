@@ -29,7 +29,7 @@ func (a *app) openReports(fl *runFlags) (*reports, error) {
 		app: a, begun: run.Begun{Outcome: run.Running, PID: os.Getpid(), BeganAt: time.Now().UTC()},
 		job: fl.job, overdue: time.Duration(fl.overdueAfter),
 	}
-	fd, err := report.Descriptor("--status-fd", fl.statusFD)
+	fd, err := report.FromDescriptor("--status-fd", fl.statusFD)
 	if err == nil {
 		r.status = append(r.status, fd)
 		var file *report.Place

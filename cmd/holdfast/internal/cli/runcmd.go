@@ -40,7 +40,7 @@ type runFlags struct {
 	splay                   duration
 	busy, lost              code
 	unavailable, scope      choice
-	ttl, renew, margin      span
+	ttl, renew, margin      positiveDuration
 	killAfter               optionalDuration
 	holdAtLeast, maxRuntime duration
 	onLost                  run.Policy
@@ -57,7 +57,7 @@ type runFlags struct {
 
 func newRunFlags() *runFlags {
 	return &runFlags{
-		busy: code(exitcode.Busy), lost: code(exitcode.Lost), ttl: span{duration(30 * time.Second)}, onLost: run.Term,
+		busy: code(exitcode.Busy), lost: code(exitcode.Lost), ttl: positiveDuration{duration(30 * time.Second)}, onLost: run.Term,
 		unavailable: choice{"fail", []string{"fail", "skip", "run"}}, scope: choice{"group", []string{"group", "process"}},
 	}
 }

@@ -114,7 +114,7 @@ func (a *app) runMigrate() error {
 	}
 	complete := hasTables(ctx, url)
 	if err := tables.Migrate(ctx); err != nil {
-		return interruptedBy(ctx, err)
+		return signalOrError(ctx, err)
 	}
 	if complete {
 		a.log.Info("the tables for locks were complete already; see holdfast doctor")

@@ -20,12 +20,12 @@ import (
 
 // topFlags are the flags of top.
 type topFlags struct {
-	every span
+	every positiveDuration
 	sort  choice
 }
 
 func (a *app) topCommand() *cobra.Command {
-	fl := &topFlags{every: span{duration(time.Second)}, sort: choice{value: string(live.ByState)}}
+	fl := &topFlags{every: positiveDuration{duration(time.Second)}, sort: choice{value: string(live.ByState)}}
 	for _, s := range live.Sorts {
 		fl.sort.words = append(fl.sort.words, string(s))
 	}
@@ -81,7 +81,7 @@ func (a *app) runTop(prefix string, fl *topFlags) error {
 	defer stop()
 	source, end, err := a.startSource(ctx, prefix)
 	if err != nil {
-		return interruptedBy(ctx, err)
+		return signalOrError(ctx, err)
 	}
 	records, err := top.Run(ctx, source, top.Options{
 		In: in, Out: out, Force: a.forceReleaseViewed, Every: time.Duration(fl.every.duration), Sort: live.Sort(fl.sort.value), Plain: os.Getenv("NO_COLOR") != "",
@@ -92,7 +92,7 @@ func (a *app) runTop(prefix string, fl *topFlags) error {
 			return err
 		}
 	}
-	return interruptedBy(ctx, err)
+	return signalOrError(ctx, err)
 }
 
 // pauseLog keeps the log off the terminal while something is drawn on it, until the returned function is

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 )
 
-// build has the fields that version prints.
+// build holds the fields that version prints.
 type build struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitempty"`
@@ -19,7 +19,7 @@ type build struct {
 	Missing  string `json:"missing,omitempty"` // what this system cannot do
 }
 
-func thisBuild() build {
+func currentBuild() build {
 	b := build{Version: "(devel)", Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH, Missing: run.Missing()}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -45,7 +45,7 @@ func (a *app) versionCommand() *cobra.Command {
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if a.output == "json" {
-				return a.writeJSON(thisBuild())
+				return a.writeJSON(currentBuild())
 			}
 			return a.writeVersion()
 		},
@@ -55,7 +55,7 @@ func (a *app) versionCommand() *cobra.Command {
 }
 
 func (a *app) writeVersion() error {
-	b := thisBuild()
+	b := currentBuild()
 	text := "holdfast " + b.Version
 	if b.Revision != "" {
 		text += " commit " + b.Revision[:min(len(b.Revision), 12)]

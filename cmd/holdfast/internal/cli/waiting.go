@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// noticeTimes are the times after which a waiting command logs: once early, then rarely.
-var noticeTimes = []time.Duration{time.Second, time.Minute, 10 * time.Minute}
+// logTimes are the times after which a waiting command logs: once early, then rarely.
+var logTimes = []time.Duration{time.Second, time.Minute, 10 * time.Minute}
 
 // changeDelay is the time from a node's change of state to the next report. Further changes within it cause no
 // other report.
@@ -60,7 +60,7 @@ func (w *wait) report(client *holdfast.Client) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var told sync.WaitGroup
 	told.Go(func() {
-		began, due := time.Now(), time.NewTimer(noticeTimes[0])
+		began, due := time.Now(), time.NewTimer(logTimes[0])
 		defer due.Stop()
 		said := 0
 		var down, counting bool // as last reported
@@ -81,7 +81,7 @@ func (w *wait) report(client *holdfast.Client) (stop func()) {
 			w.log.Info(text)
 			said++
 			down, counting = err != nil, left > 0
-			pause := noticeTimes[min(said, len(noticeTimes)-1)]
+			pause := logTimes[min(said, len(logTimes)-1)]
 			if counting {
 				pause = min(pause, countdownEvery)
 			}

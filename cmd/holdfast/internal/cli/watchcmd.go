@@ -28,7 +28,7 @@ type lastPrinted struct {
 }
 
 func (a *app) watchCommand() *cobra.Command {
-	every := span{duration(time.Second)}
+	every := positiveDuration{duration(time.Second)}
 	cmd := &cobra.Command{
 		Use:   "watch [flags] [PREFIX]",
 		Short: "Print what changes about locks, as lines of JSON",
@@ -80,7 +80,7 @@ func (a *app) runWatch(ctx context.Context, client *holdfast.Client, prefix stri
 	}
 }
 
-// watcher has the states at the last read.
+// watcher holds the states at the last read.
 type watcher struct {
 	print func(lockChange) error
 	known map[string]lastPrinted // nil: nothing was read yet

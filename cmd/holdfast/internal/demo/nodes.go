@@ -41,7 +41,7 @@ var ErrNotInstalled = redisproc.ErrNotInstalled
 
 // Redis starts redis-server processes and waits until they answer.
 func Redis(ctx context.Context) (Nodes, error) {
-	n := &processes{servers: make([]*redisproc.Server, nodeCount)}
+	n := &redisProcesses{servers: make([]*redisproc.Server, nodeCount)}
 	errs := make([]error, nodeCount)
 	var all sync.WaitGroup
 	for i := range n.servers {
@@ -58,11 +58,11 @@ func Redis(ctx context.Context) (Nodes, error) {
 	return n, nil
 }
 
-type processes struct{ servers []*redisproc.Server }
+type redisProcesses struct{ servers []*redisproc.Server }
 
-func (n *processes) String() string { return "five redis-server processes" }
+func (n *redisProcesses) String() string { return "five redis-server processes" }
 
-func (n *processes) Open(ctx context.Context) (driver.Driver, error) {
+func (n *redisProcesses) Open(ctx context.Context) (driver.Driver, error) {
 	var nodes []redis.Node
 	for _, s := range n.servers {
 		nodes = append(nodes, redis.Node{Addr: s.Addr()})
@@ -71,10 +71,10 @@ func (n *processes) Open(ctx context.Context) (driver.Driver, error) {
 	return redis.New(ctx, nodes, &redis.Options{Timeout: pace.OpenTime(), NoQuarantine: true, Logger: slog.New(slog.DiscardHandler)})
 }
 
-func (n *processes) Stop(i int)                             { n.servers[i].Kill() }
-func (n *processes) Start(ctx context.Context, i int) error { return n.servers[i].Restart(ctx) }
+func (n *redisProcesses) Stop(i int)                             { n.servers[i].Kill() }
+func (n *redisProcesses) Start(ctx context.Context, i int) error { return n.servers[i].Restart(ctx) }
 
-func (n *processes) Close() error {
+func (n *redisProcesses) Close() error {
 	var errs []error
 	for _, s := range n.servers {
 		if s != nil {

@@ -40,33 +40,33 @@ func File(flag, path string) (*Place, error) {
 	p := &Place{flag: flag, path: path}
 	info, err := os.Stat(path)
 	if fd := standardDescriptor(path, info); fd != 0 {
-		return Descriptor(flag, fd)
+		return FromDescriptor(flag, fd)
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // for a dangling link see checkReplaceable
 	case err != nil:
-		return nil, p.cannotWrite(err)
+		return nil, p.writeError(err)
 	case info.IsDir():
-		return nil, p.cannotWrite(fmt.Errorf("%s is a folder", path))
+		return nil, p.writeError(fmt.Errorf("%s is a folder", path))
 	case info.Mode()&(fs.ModeNamedPipe|fs.ModeCharDevice) != 0:
 		if p.stream, err = openStream(path); err != nil {
-			return nil, p.cannotWrite(err)
+			return nil, p.writeError(err)
 		}
 		p.path = ""
 		return p, nil
 	}
 	if err := p.checkReplaceable(); err != nil {
-		return nil, p.cannotWrite(err)
+		return nil, p.writeError(err)
 	}
 	if isMounted(path) {
 		if p.stream, err = openMount(path); err != nil {
-			return nil, p.cannotWrite(err)
+			return nil, p.writeError(err)
 		}
 		return p, nil
 	}
-	f, err := p.createDraft()
+	f, err := p.createTempFile()
 	if err != nil {
-		return nil, p.cannotWrite(fmt.Errorf("%w; name a file in a folder that exists and is yours", err))
+		return nil, p.writeError(fmt.Errorf("%w; name a file in a folder that exists and is yours", err))
 	}
 	return p, errors.Join(f.Close(), os.Remove(f.Name()))
 }
@@ -97,7 +97,7 @@ func PublicFile(flag, path string) (*Place, error) {
 	return p, err
 }
 
-func (p *Place) cannotWrite(err error) error {
+func (p *Place) writeError(err error) error {
 	return fmt.Errorf("%s cannot be written: %w", p.flag, err)
 }
 
@@ -117,14 +117,14 @@ func (p *Place) checkReplaceable() error {
 	return nil
 }
 
-// createDraft creates a file in the folder of p.path, with mode 0600 less the umask.
-func (p *Place) createDraft() (*os.File, error) {
+// createTempFile creates a file in the folder of p.path, with mode 0600 less the umask.
+func (p *Place) createTempFile() (*os.File, error) {
 	draft, err := os.CreateTemp(filepath.Dir(p.path), "."+filepath.Base(p.path)+".*")
-	return draft, p.namePath(err)
+	return draft, p.replaceTempName(err)
 }
 
-// namePath replaces the name of the temporary file in an error by p.path, which the user knows.
-func (p *Place) namePath(err error) error {
+// replaceTempName replaces the name of the temporary file in an error by p.path, which the user knows.
+func (p *Place) replaceTempName(err error) error {
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
 		return &fs.PathError{Op: at.Op, Path: p.path, Err: at.Err}
 	}
@@ -194,7 +194,7 @@ func (p *Place) writeFile(text []byte) error {
 	if err := p.checkReplaceable(); err != nil {
 		return err
 	}
-	draft, err := p.createDraft()
+	draft, err := p.createTempFile()
 	if err != nil {
 		return err
 	}
@@ -214,7 +214,7 @@ func (p *Place) replaceFile(draft *os.File, text []byte) error {
 	if err != nil {
 		os.Remove(draft.Name())
 	}
-	return p.namePath(err)
+	return p.replaceTempName(err)
 }
 
 // Remove removes what was written to a file.
@@ -237,7 +237,7 @@ func Remove(path string) error {
 	return os.Remove(path)
 }
 
-// Close closes what Descriptor and File have opened.
+// Close closes the files that FromDescriptor and File have opened.
 func (p *Place) Close() {
 	if p != nil && p.stream != nil {
 		p.stream.Close()

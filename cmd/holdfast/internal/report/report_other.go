@@ -13,8 +13,8 @@ func openMount(path string) (*os.File, error) { return os.OpenFile(path, os.O_WR
 
 func openInput(path string) (*os.File, error) { return os.Open(path) }
 
-// Descriptor returns an error: this system passes no descriptors on.
-func Descriptor(flag string, fd int) (*Place, error) {
+// FromDescriptor returns an error: this system passes no descriptors on.
+func FromDescriptor(flag string, fd int) (*Place, error) {
 	if fd == 0 {
 		return nil, nil
 	}

@@ -34,7 +34,7 @@ func openInherited(t *testing.T) (r *os.File, fd int) {
 func TestDescriptorSurvivesTheGarbageCollector(t *testing.T) {
 	t.Parallel()
 	r, fd := openInherited(t)
-	place, err := Descriptor("--status-fd", fd)
+	place, err := FromDescriptor("--status-fd", fd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,12 +63,12 @@ func TestOwnDescriptorIsRejected(t *testing.T) {
 	defer r.Close()
 	defer w.Close()
 	for _, fd := range []int{int(w.Fd()), -1, 1 << 20} {
-		if place, err := Descriptor("--status-fd", fd); err == nil {
+		if place, err := FromDescriptor("--status-fd", fd); err == nil {
 			place.Close()
 			t.Errorf("%d is taken", fd)
 		}
 	}
-	if place, err := Descriptor("--status-fd", 0); place != nil || err != nil {
+	if place, err := FromDescriptor("--status-fd", 0); place != nil || err != nil {
 		t.Errorf("none: %v, %v", place, err)
 	}
 }
@@ -162,7 +162,7 @@ func TestFailedReportDeletesTemporaryFile(t *testing.T) {
 	if err := place.Write([]byte("old")); err != nil {
 		t.Fatal(err)
 	}
-	draft, err := place.createDraft()
+	draft, err := place.createTempFile()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -83,9 +83,9 @@ func openInput(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Descriptor returns the place for the inherited descriptor fd, which flag has named, or nil for 0. Commands
+// FromDescriptor returns the place for the inherited descriptor fd, which flag has named, or nil for 0. Commands
 // that this process starts do not inherit it.
-func Descriptor(flag string, fd int) (*Place, error) {
+func FromDescriptor(flag string, fd int) (*Place, error) {
 	if fd == 0 {
 		return nil, nil
 	}

@@ -150,7 +150,7 @@ func (p *Plan) killAfter() time.Duration {
 }
 
 // Options returns the options for the client: the lease ends early enough for the command to end before others
-// can have the lock, unless the command may go on.
+// can have the lock, unless the command may continue.
 func (p *Plan) Options() *holdfast.AcquireOptions {
 	o := &holdfast.AcquireOptions{
 		TTL: p.TTL, Wait: p.Wait, MaxWaiters: p.MaxWaiters,

@@ -83,13 +83,13 @@ func (s *session) releaseUnused() error {
 	ctx, cancel := context.WithTimeout(context.Background(), pace.ReleaseTime())
 	defer cancel()
 	for _, l := range s.leases.All() {
-		err = errors.Join(err, s.freeKept(ctx, l))
+		err = errors.Join(err, s.endMinHold(ctx, l))
 	}
 	return err
 }
 
-// freeKept frees a lock that is kept for --hold-at-least after the release of its lease.
-func (s *session) freeKept(ctx context.Context, l *holdfast.Lease) error {
+// endMinHold frees a lock that is kept for --hold-at-least after the release of its lease.
+func (s *session) endMinHold(ctx context.Context, l *holdfast.Lease) error {
 	st, err := s.client.Inspect(ctx, l.Key())
 	if err != nil || !st.Kept || !strings.HasPrefix(st.Owner, l.Owner()) {
 		return err

@@ -32,7 +32,7 @@ type Runner struct {
 	Busy func(*holdfast.Client, error) error
 }
 
-// Held has the leases of a command: a holdfast.Leases, or a Single.
+// Held holds the leases of a command: a holdfast.Leases, or a Single.
 type Held interface {
 	All() []*holdfast.Lease
 	Context() context.Context // ends with the first lease

@@ -55,7 +55,7 @@ type session struct {
 	exited   bool
 	status   unix.WaitStatus // status of the command
 	endedAt  boot.Instant
-	lingered bool // reported: other processes of the group go on
+	lingered bool // reported: other processes of the group continue
 }
 
 // run starts the command, waits for its end, and releases the leases.

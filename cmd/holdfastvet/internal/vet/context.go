@@ -57,7 +57,7 @@ func underLease(info *types.Info, lit *ast.FuncLit) bool {
 // callerContext names the context in arg if it is a variable from outside lit that lit does not set.
 func callerContext(info *types.Info, lit *ast.FuncLit, arg ast.Expr) string {
 	if v := variableOf(info, arg); v != nil {
-		if isNamed(v.Type(), "context", "Context") && comesFromAround(v, lit) && !setIn(info, lit, v) {
+		if isNamed(v.Type(), "context", "Context") && isOuterVariable(v, lit) && !isAssignedIn(info, lit, v) {
 			return v.Name()
 		}
 		return ""
@@ -66,18 +66,18 @@ func callerContext(info *types.Info, lit *ast.FuncLit, arg ast.Expr) string {
 	if !ok || calledFunc(info, call) == nil || calledFunc(info, call).FullName() != "(*net/http.Request).Context" {
 		return ""
 	}
-	if request := variableOf(info, call.Fun.(*ast.SelectorExpr).X); request != nil && comesFromAround(request, lit) {
+	if request := variableOf(info, call.Fun.(*ast.SelectorExpr).X); request != nil && isOuterVariable(request, lit) {
 		return request.Name() + ".Context()"
 	}
 	return ""
 }
 
-// comesFromAround reports whether v is a variable of a function around lit.
-func comesFromAround(v *types.Var, lit *ast.FuncLit) bool {
+// isOuterVariable reports whether v is a variable of a function around lit.
+func isOuterVariable(v *types.Var, lit *ast.FuncLit) bool {
 	return !v.IsField() && v.Pkg() != nil && v.Parent() != v.Pkg().Scope() && !isWithin(v.Pos(), lit)
 }
 
-func setIn(info *types.Info, lit *ast.FuncLit, v *types.Var) (found bool) {
+func isAssignedIn(info *types.Info, lit *ast.FuncLit, v *types.Var) (found bool) {
 	ast.Inspect(lit.Body, func(n ast.Node) bool {
 		found = found || n != nil && assignsVar(info, n, v)
 		return !found

@@ -36,7 +36,7 @@ func (*gives) AFact() {}
 func (*gives) String() string { return "gives" }
 
 func checkRelease(pass *analysis.Pass) (any, error) {
-	findGivers(pass)
+	exportGivesFacts(pass)
 	in := pass.ResultOf[inspect.Analyzer].(*inspector.Inspector)
 	graphs := pass.ResultOf[ctrlflow.Analyzer].(*ctrlflow.CFGs)
 	eachFunction(pass, in, func(node ast.Node, body *ast.BlockStmt) {
@@ -98,7 +98,7 @@ func acquiresLease(pass *analysis.Pass, call *ast.CallExpr) bool {
 // returnsLeaseToCaller reports whether a call returns a lease that the caller must release.
 func returnsLeaseToCaller(pass *analysis.Pass, call *ast.CallExpr) bool {
 	f := calledFunc(pass.TypesInfo, call)
-	return f != nil && (acquiresLease(pass, call) || pass.ImportObjectFact(f.Origin(), new(gives))) && !endsByItself(pass.TypesInfo, call)
+	return f != nil && (acquiresLease(pass, call) || pass.ImportObjectFact(f.Origin(), new(gives))) && !hasNoRenew(pass.TypesInfo, call)
 }
 
 func returnsLease(f *types.Func) bool {
@@ -109,8 +109,8 @@ func returnsLease(f *types.Func) bool {
 	return isLease(results.At(0).Type()) || isLeases(results.At(0).Type())
 }
 
-// endsByItself reports whether the options in a call have NoRenew.
-func endsByItself(info *types.Info, call *ast.CallExpr) (found bool) {
+// hasNoRenew reports whether the options in a call have NoRenew.
+func hasNoRenew(info *types.Info, call *ast.CallExpr) (found bool) {
 	for _, arg := range call.Args {
 		ast.Inspect(arg, func(n ast.Node) bool {
 			if pair, ok := n.(*ast.KeyValueExpr); ok {
@@ -124,9 +124,9 @@ func endsByItself(info *types.Info, call *ast.CallExpr) (found bool) {
 	return found
 }
 
-// findGivers exports a fact for each function that returns a lease which it has acquired, and does nothing
+// exportGivesFacts exports a fact for each function that returns a lease which it has acquired, and does nothing
 // else with it.
-func findGivers(pass *analysis.Pass) {
+func exportGivesFacts(pass *analysis.Pass) {
 	for again := true; again; {
 		again = false
 		for _, file := range pass.Files {
@@ -194,9 +194,9 @@ func (a *acquisition) checkPaths(pass *analysis.Pass, graphs *ctrlflow.CFGs, nod
 	case closesClient(pass, a.call):
 	case a.lease == nil:
 		reportFinding(pass, a.call, "the lease of %s is dropped: nobody can release it, nor learn that it is lost", name)
-	case !isWithin(a.lease.Pos(), bodyOf(node)) || endedBefore(pass.TypesInfo, bodyOf(node), a):
+	case !isWithin(a.lease.Pos(), bodyOf(node)) || isEndedBefore(pass.TypesInfo, bodyOf(node), a):
 	default:
-		w := &walk{pass: pass, acquisition: a, tests: testsIn(pass.TypesInfo, bodyOf(node)), seen: make(map[place]bool)}
+		w := &walk{pass: pass, acquisition: a, tests: boolExpressions(pass.TypesInfo, bodyOf(node)), seen: make(map[place]bool)}
 		switch end := w.run(graphOf(graphs, node)).(type) {
 		case nil:
 		case *ast.ReturnStmt:
@@ -237,8 +237,8 @@ func closesClient(pass *analysis.Pass, call *ast.CallExpr) (found bool) {
 	return found
 }
 
-// endedBefore reports whether a function literal before a ends its lease, such as a deferred one.
-func endedBefore(info *types.Info, body *ast.BlockStmt, a *acquisition) (found bool) {
+// isEndedBefore reports whether a function literal before a ends its lease, such as a deferred one.
+func isEndedBefore(info *types.Info, body *ast.BlockStmt, a *acquisition) (found bool) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		if lit, ok := n.(*ast.FuncLit); ok && lit.Pos() < a.stmt.Pos() {
 			found = found || endsLease(info, lit, a.lease)
@@ -257,8 +257,8 @@ func endsLease(info *types.Info, node ast.Node, v *types.Var) (found bool) {
 	return found
 }
 
-// testsIn returns the expression that computes each bool variable.
-func testsIn(info *types.Info, body *ast.BlockStmt) map[*types.Var]ast.Expr {
+// boolExpressions returns the expression that computes each bool variable.
+func boolExpressions(info *types.Info, body *ast.BlockStmt) map[*types.Var]ast.Expr {
 	tests := make(map[*types.Var]ast.Expr)
 	ast.Inspect(body, func(n ast.Node) bool {
 		if assign, ok := n.(*ast.AssignStmt); ok && len(assign.Rhs) == 1 {
@@ -396,7 +396,7 @@ func (w *walk) excludesLease(cond ast.Expr, truth, known bool) bool {
 	case *ast.BinaryExpr:
 		return w.excludesBoth(cond, truth, known)
 	case *ast.CallExpr:
-		return known && w.asksForError(cond, truth)
+		return known && w.testsError(cond, truth)
 	case *ast.TypeAssertExpr:
 		return known && truth && variableOf(w.pass.TypesInfo, cond.X) == w.err
 	case *ast.Ident:
@@ -431,9 +431,9 @@ func (w *walk) excludesBoth(cond *ast.BinaryExpr, truth, known bool) bool {
 	return false
 }
 
-// asksForError reports whether the result truth of a call with the acquisition's error means that there is an
+// testsError reports whether the result truth of a call with the acquisition's error means that there is an
 // error. Each result of an unknown function may mean that.
-func (w *walk) asksForError(call *ast.CallExpr, truth bool) bool {
+func (w *walk) testsError(call *ast.CallExpr, truth bool) bool {
 	for _, arg := range call.Args {
 		if variableOf(w.pass.TypesInfo, arg) == w.err {
 			return truth || pathOf(calledFunc(w.pass.TypesInfo, call)) != "errors"

@@ -176,7 +176,7 @@ func endsWithItsClient(ctx context.Context) error {
 	return err
 }
 
-func endsByItself(ctx context.Context, client *holdfast.Client) error {
+func hasNoRenew(ctx context.Context, client *holdfast.Client) error {
 	_, err := client.TryAcquire(ctx, "k", &holdfast.AcquireOptions{NoRenew: true})
 	return err
 }
