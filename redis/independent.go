@@ -119,5 +119,6 @@ func (i *independent) canSpare(n *node) bool {
 func (i *independent) noteSubscription(s *connection, refused error) {
 	s.n.engine.SetSubscribed(s.n.index, refused == nil)
 }
+
 func (i *independent) noteLoss(n *node)                    { n.engine.SetSubscribed(n.index, false) }
 func (i *independent) takeOverDebts(n *node, debts []debt) { n.returnDebts(debts) }

@@ -190,6 +190,12 @@ func (d *Driver) raceWriters(ctx context.Context, a, b *sql.Conn, owner string) 
 		}
 	}
 	defer second.Rollback()
+	return d.judgeRace(ctx, first, second, change, owner)
+}
+
+// judgeRace sends the same change by the second transaction while the first is open, and returns how the
+// database excludes the two.
+func (d *Driver) judgeRace(ctx context.Context, first, second *sql.Tx, change statement, owner string) (exclusion, error) {
 	type outcome struct {
 		changed int64
 		err     error
@@ -200,6 +206,7 @@ func (d *Driver) raceWriters(ctx context.Context, a, b *sql.Conn, owner string) 
 		answered <- outcome{n, err}
 	}()
 	var got outcome
+	var err error
 	ended := false // the first transaction
 	select {
 	case got = <-answered:

@@ -116,6 +116,10 @@ func callSpoiled(t *testing.T, script []byte) int {
 		_, err := r.newDirectDriver().Acquire(r.Context(), driver.Request{Key: "k", TTL: longTTL})
 		return err
 	})
+	defer func() {
+		r.NoError(holder.Release(r.WaitContext(), g, 0))
+		r.NoError(<-waiting)
+	}()
 	var mu sync.Mutex
 	links := r.memberLinks()
 	opts := zookeeper.WithDial(r.opts, r.dialThrough(links, func() fixture.Protocol { return &spoiler{mu: &mu, script: &script} }))
@@ -164,8 +168,6 @@ func callSpoiled(t *testing.T, script []byte) int {
 	}
 	call("force", 0, func(ctx context.Context) error { _, err := d.Force(ctx, "k", g.Token, "why"); return err })
 	call("close", 3*time.Second, func(context.Context) error { return d.Close() })
-	r.NoError(holder.Release(r.WaitContext(), g, 0))
-	r.NoError(<-waiting)
 	return r.fake.requestCount()
 }
 
