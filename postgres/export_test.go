@@ -58,9 +58,24 @@ func LockedTable(query string) (table string, seen []string, err error) {
 // HandlePayload handles a notification with this payload.
 func (d *Driver) HandlePayload(payload string) { d.handlePayload(payload) }
 
-// ReceivesOwnNotification reports whether d takes notifications on channel for its own. listening is called
-// before d asks.
+// OpenWaitConn opens a connection for waits at the turnstile, and closes it.
+func (d *Driver) OpenWaitConn(ctx context.Context) error {
+	conn, err := d.openWaitConn(ctx)
+	if err == nil {
+		err = conn.Close(ctx)
+	}
+	return err
+}
+
+// NoteProcess records the server process of the last used connection of the pool.
+func (d *Driver) NoteProcess(pid uint32) { d.backend.Store(pid) }
+
+// ReceivesOwnNotification reports whether d takes notifications on channel, by default its own, for its own.
+// listening is called before d asks.
 func (d *Driver) ReceivesOwnNotification(ctx context.Context, channel string, listening func()) (bool, error) {
+	if channel == "" {
+		channel = d.owners.Client
+	}
 	var in inbox
 	conn, err := d.dialConn(ctx, in.add)
 	if err != nil {

@@ -275,11 +275,24 @@ func (d *Driver) compareSessions(ctx context.Context, conn *pgx.Conn) (there, sh
 	if there, err = isDirect(ctx, conn); !there || err != nil {
 		return there, false, err
 	}
-	own, other := conn.PgConn().PID(), d.backend.Load()
-	if other == 0 || other == own { // unknown, or of a connection that has ended
-		err = d.pool.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeExec).Scan(&other)
+	shared, err = d.sharesSession(ctx, conn)
+	return true, shared, err
+}
+
+// sharesSession reports whether a connection of the pool shares the session of conn, which leads directly to the
+// server. Equal process numbers alone prove nothing: the number may be that of a connection that has ended, or of a
+// process of another server.
+func (d *Driver) sharesSession(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	if own, other := conn.PgConn().PID(), d.backend.Load(); other != 0 && other != own {
+		return false, nil
 	}
-	return true, other == own, err
+	sent := rand.Text()
+	if _, err := conn.Exec(ctx, "SELECT set_config('holdfast.session', $1, false)", pgx.QueryExecModeExec, sent); err != nil {
+		return false, err
+	}
+	var found *string
+	err := d.pool.QueryRow(ctx, "SELECT current_setting('holdfast.session', true)", pgx.QueryExecModeExec).Scan(&found)
+	return found != nil && *found == sent, err
 }
 
 // noteShared records that connections share one session. Then a statement that one prepares exists for all.
@@ -291,11 +304,15 @@ func (d *Driver) noteShared() {
 // receivesOwnNotification reports whether conn, which listens to the driver's channel, receives a notification. If not,
 // conn stops listening. A notification without the text that it sends proves nothing: behind a pooler, conn
 // also receives what is meant for another client whose LISTEN went to the same session.
+//
+// A session sends its notifications before its next answer. So if none has come when ctx ends, conn is asked once
+// more: the server may have been slow.
 func (d *Driver) receivesOwnNotification(ctx context.Context, conn *pgx.Conn, in *inbox) (bool, error) {
 	sent := rand.Text()
 	if _, err := d.pool.Exec(ctx, "SELECT pg_notify($1, $2)", pgx.QueryExecModeExec, d.owners.Client, sent); err != nil {
 		return false, err
 	}
+	asked := false
 	for {
 		switch payload, err := in.awaitPayload(ctx, conn); {
 		case payload == sent:
@@ -304,9 +321,18 @@ func (d *Driver) receivesOwnNotification(ctx context.Context, conn *pgx.Conn, in
 			continue
 		case d.calls.Alive.Err() != nil || conn.IsClosed():
 			return false, err
+		case !asked:
+			asked = true
+			late, cancel := context.WithTimeout(d.calls.Alive, pace.RequestTime(time.Minute, pace.Alone))
+			err := conn.Ping(late)
+			cancel()
+			if err != nil {
+				return false, err
+			}
+			continue
 		}
-		conn.Exec(d.calls.Alive, "UNLISTEN *", pgx.QueryExecModeExec)
-		return false, nil
+		_, err := conn.Exec(d.calls.Alive, "UNLISTEN "+pgx.Identifier{d.owners.Client}.Sanitize(), pgx.QueryExecModeExec)
+		return false, err
 	}
 }
 

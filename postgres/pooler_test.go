@@ -1,9 +1,15 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
@@ -11,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/locktest"
+	"github.com/holdfast-go/holdfast/postgres"
 )
 
 // startPooler starts a pgbouncer before the server, and restarts it whenever it exits: version 1.18 may crash
@@ -105,6 +112,63 @@ func TestOthersNotificationDoesNotProveListening(t *testing.T) {
 	if heard || err != nil {
 		t.Errorf("notifications to other clients only: listening = %v, %v; want false", heard, err)
 	}
+}
+
+// endAfterNotify calls end when the server has answered a statement that notifies.
+type endAfterNotify struct{ end func() }
+
+// notifies is the context key of such a statement.
+type notifies struct{}
+
+func (e endAfterNotify) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(data.SQL, "pg_notify") {
+		return context.WithValue(ctx, notifies{}, true)
+	}
+	return ctx
+}
+
+func (e endAfterNotify) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
+	if ctx.Value(notifies{}) != nil {
+		e.end()
+	}
+}
+
+// On a busy server the time is over when the notification arrives. A session sends it before its next answer.
+func TestLateNotificationProvesListening(t *testing.T) {
+	r := startRig(t)
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	cfg, err := pgxpool.ParseConfig(server.DSN())
+	r.NoError(err)
+	cfg.ConnConfig.Tracer = endAfterNotify{cancel}
+	pool, err := pgxpool.NewWithConfig(r.Context(), cfg)
+	r.NoError(err)
+	defer pool.Close()
+	d, err := postgres.New(r.Context(), pool, &r.opts)
+	fixture.CloseAtEnd(r.Rig, d, err)
+	if heard, err := d.ReceivesOwnNotification(ctx, "", func() {}); !heard || err != nil {
+		t.Errorf("a connection that hears late is taken for one that does not: %v, %v", heard, err)
+	}
+}
+
+// The number belonged to a connection that has ended, or belongs to a process of another server.
+func TestEqualProcessNumberIsNoSharedSession(t *testing.T) {
+	r := startRig(t)
+	cfg, err := pgxpool.ParseConfig(server.DSN())
+	r.NoError(err)
+	var opened atomic.Pointer[postgres.Driver]
+	cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		if d := opened.Load(); d != nil {
+			d.NoteProcess(conn.PgConn().PID())
+		}
+		return nil
+	}
+	pool, err := pgxpool.NewWithConfig(r.Context(), cfg)
+	r.NoError(err)
+	defer pool.Close()
+	d, err := postgres.New(r.Context(), pool, &r.opts)
+	opened.Store(fixture.CloseAtEnd(r.Rig, d, err))
+	r.NoError(d.OpenWaitConn(r.WaitContext()))
 }
 
 // The server crashes while clients hold locks and wait for them.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/driverkit"
@@ -164,24 +163,32 @@ func (d *Driver) openWaitConn(ctx context.Context) (conn *pgx.Conn, err error) {
 	if conn, err = d.dialConn(ctx, func(string) {}); err != nil {
 		return nil, err
 	}
-	pid := conn.PgConn().PID()
-	if pid == d.backend.Load() { // all connections share one session
-		err = errNoTurnstile
-	} else {
-		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(time.Minute, pace.Alone))
-		defer cancel()
-		var tag pgconn.CommandTag
-		if tag, err = conn.Exec(ctx, waitConnSQL, pgx.QueryExecModeExec, visitTime.String(), int64(pid)); err == nil && tag.RowsAffected() == 0 {
-			err = errNoTurnstile
-		}
-	}
-	if err != nil {
+	if err = d.prepareWaitConn(ctx, conn); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), pace.CloseTime())
 		defer cancel()
 		conn.Close(ctx)
 		return nil, err
 	}
 	return conn, nil
+}
+
+// prepareWaitConn prepares the session of conn for the turnstile. It returns errNoTurnstile if conn has no session
+// of its own.
+func (d *Driver) prepareWaitConn(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(time.Minute, pace.Alone))
+	defer cancel()
+	shared, err := d.sharesSession(ctx, conn)
+	switch {
+	case err != nil:
+		return err
+	case shared:
+		return errNoTurnstile
+	}
+	tag, err := conn.Exec(ctx, waitConnSQL, pgx.QueryExecModeExec, visitTime.String(), int64(conn.PgConn().PID()))
+	if err == nil && tag.RowsAffected() == 0 {
+		err = errNoTurnstile
+	}
+	return err
 }
 
 // visit is one wait of a claim at the turnstile, in a separate goroutine.
