@@ -59,7 +59,7 @@ func TestDetachedLeaseLastsUntilItsDeadline(t *testing.T) {
 	})
 }
 
-func TestWaiterBehindDetachedLeaseAsksService(t *testing.T) {
+func TestWaiterAsksServiceAfterDetach(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		c := b.newPeer()
 		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 5 * time.Second, Adoptable: true})
@@ -121,7 +121,7 @@ func TestReleasedLeaseCannotBeAdopted(t *testing.T) {
 	})
 }
 
-func TestCloseEndsWaitingAdopt(t *testing.T) {
+func TestCloseEndsWaitOfAdopt(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		c := b.newPeer()
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Adoptable: true})

@@ -57,8 +57,8 @@ func TestIdleHookGoroutineEnds(t *testing.T) {
 	})
 }
 
-// BenchmarkUnset measures the cost of the events of one lock and one renewal without hooks.
-func BenchmarkUnset(b *testing.B) {
+// BenchmarkEventsWithoutHooks measures the cost of the events of one lock and one renewal without hooks.
+func BenchmarkEventsWithoutHooks(b *testing.B) {
 	h := &eventQueue{hurry: make(chan struct{})}
 	ctx := b.Context()
 	b.ReportAllocs()

@@ -254,7 +254,7 @@ func TestLocalHandOverYieldsAfterItsTime(t *testing.T) {
 }
 
 // After an outage a waiter queues under a new owner id.
-func TestLeaseWonUnderNewIDIsRenewed(t *testing.T) {
+func TestLeaseUnderNewIDIsRenewed(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		held := b.acquire(b.newPeer(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second, NoRenew: true})
 		var wg sync.WaitGroup

@@ -160,7 +160,7 @@ func (c *Client) acquireAll(ctx context.Context, keys []string, opts *AcquireOpt
 	}
 }
 
-// checkKeys returns keys sorted and without duplicates, or the key that is invalid and the error.
+// checkKeys sorts keys and removes duplicates. For an invalid key it returns the key and an error.
 func (s *severalCall) checkKeys(keys []string) (all []string, key string, err error) {
 	if len(keys) == 0 {
 		return nil, "", invalidError("no keys; give at least one")

@@ -380,7 +380,7 @@ func TestObserversSeeLeadersTerm(t *testing.T) {
 		shows("d", 200, 200, 200),  // and the next leader
 		shows("e", 250, 250, 250),  // and another
 	} {
-		if leader, news, again := o.See(st); news || !again || leader.Term != 0 {
+		if leader, news, again := o.ApplyStatus(st); news || !again || leader.Term != 0 {
 			t.Errorf("read %d returned the stale %+v", i+1, leader)
 		}
 	}

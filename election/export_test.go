@@ -15,8 +15,8 @@ func (o *Observer) Follow(st holdfast.Status, err error) (_ Leader, news bool, _
 	}
 }
 
-// See calls follow once.
-func (o *Observer) See(st holdfast.Status) (leader Leader, news, again bool) {
+// ApplyStatus calls follow once.
+func (o *Observer) ApplyStatus(st holdfast.Status) (leader Leader, news, again bool) {
 	leader, news, again, _ = o.applyStatus(st, nil)
 	return leader, news, again
 }

@@ -160,7 +160,7 @@ func queueOf(resp *clientv3.GetResponse) waitQueue {
 	return l
 }
 
-// queueFrom returns the result of getFirst, the i-th operation of a transaction.
+// queueFrom reads the result of getFirst from the i-th operation of a transaction.
 func queueFrom(resp *clientv3.TxnResponse, i int) waitQueue {
 	return queueOf((*clientv3.GetResponse)(resp.Responses[i].GetResponseRange()))
 }

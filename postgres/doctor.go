@@ -67,7 +67,7 @@ func (l *doctorRun) runChecks(ctx context.Context) {
 		name string
 		run  func(context.Context) error
 	}{
-		{"round-trip", l.checkPace},
+		{"round-trip", l.checkRoundTrip},
 		{"version", l.checkVersion},
 		{"role", l.checkRole},
 		{"clock", l.checkClock},
@@ -102,7 +102,7 @@ func (l *doctorRun) readRow(ctx context.Context, sql string, args []any, to ...a
 	return l.conn.QueryRow(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...).Scan(to...)
 }
 
-func (l *doctorRun) checkPace(ctx context.Context) error {
+func (l *doctorRun) checkRoundTrip(ctx context.Context) error {
 	var one int
 	return l.CheckRoundTrip(l.limit, func() error { return l.readRow(ctx, "SELECT 1", nil, &one) })
 }

@@ -359,7 +359,7 @@ func (c connectError) Unwrap() error { return c.error }
 // dialed, and the reason.
 var connectAttempt = regexp.MustCompile(`^(.+?) \((.+?)\): (?:dial error: dial \w+ (.+?): )?(.*)$`)
 
-// withoutTLS is the reason of an attempt with TLS on a server without it.
+// withoutTLS is the error of an attempt with TLS if the server has no TLS.
 const withoutTLS = "tls error: server refused TLS connection"
 
 func (c connectError) Error() string {

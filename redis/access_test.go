@@ -227,7 +227,7 @@ func TestOpenNamesMissingPermission(t *testing.T) {
 	}
 }
 
-func TestPasswordOpensEachKindOfServer(t *testing.T) {
+func TestPasswordWorksOnEachKindOfServer(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Password: secretPassword})
 	addr := r.servers[0].Addr()
 	r.checkRejected(r.nodes(), nil, driver.ErrAuth, addr, "asks for a password", "give user and password")

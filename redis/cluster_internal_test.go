@@ -523,7 +523,7 @@ func TestHungShardDoesNotDelayOtherShards(t *testing.T) {
 
 // A server that redirects each request to another address costs at most twice as many connections as a cluster
 // has masters.
-func TestRedirectionsCreateBoundedShards(t *testing.T) {
+func TestRedirectionsOpenFewConnections(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, err := prepareDriver([]Node{{Addr: "a:6379"}}, &Options{Cluster: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {

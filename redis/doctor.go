@@ -92,7 +92,7 @@ func (e *nodeExam) runChecks(ctx context.Context) {
 		run  func(context.Context) error
 	}{
 		{"reach", e.checkLogin},
-		{"round-trip", e.checkPace},
+		{"round-trip", e.checkRoundTrip},
 		{"info", e.readInfo},
 		{"clients", e.checkClients},
 		{"role", e.checkRole},
@@ -182,7 +182,7 @@ func (e *nodeExam) checkLogin(ctx context.Context) (err error) {
 	return err
 }
 
-func (e *nodeExam) checkPace(context.Context) error {
+func (e *nodeExam) checkRoundTrip(context.Context) error {
 	return e.CheckRoundTrip(e.limit, func() error {
 		_, err := server.Ask(e.l, []string{"TIME"}) // a server that rejects writes rejects PING too
 		return err

@@ -132,7 +132,7 @@ func TestWaitEndsOnRejectedCredentials(t *testing.T) {
 }
 
 // The error names the command after which a proxy, or a server that only looks like Redis, stops answering.
-func TestImitationsOfRedisAreNamed(t *testing.T) {
+func TestErrorNamesImitationsOfRedis(t *testing.T) {
 	t.Parallel()
 	usual := &hostileServer{turn: 1 << 30}
 	unless := func(command string, other []byte) func([]string) []byte {

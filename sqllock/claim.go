@@ -310,7 +310,7 @@ func (c *claim) completeGrant(ctx context.Context, r, own row, sent time.Time) (
 	g, err := c.newGrant(own.token, sent)
 	if err == nil {
 		c.d.noteHeldLock(c, heldLock{stamp: own.stamp, alone: r.first == nil})
-		c.d.notePlaces(c.req.Key, r.places+r.endCount(&own), r.there && r.first == nil)
+		c.d.notePlaces(c.req.Key, r.places+r.leaseEnds(&own), r.there && r.first == nil)
 	}
 	return g, err
 }
@@ -464,7 +464,7 @@ func (d *Driver) readLock(ctx context.Context, key, owner string, look bool) (r 
 // hand-over deletes the ticket and wakes the waiter if it belongs to this client.
 func (d *Driver) changeLock(ctx context.Context, key string, was row, is *row) (changed bool, err error) {
 	if was.there {
-		changed, err = d.execRepeated(ctx, d.put, is.stamp, is.token, is.owner, is.holder, is.since, is.expires, was.endCount(is), key, was.stamp)
+		changed, err = d.execRepeated(ctx, d.put, is.stamp, is.token, is.owner, is.holder, is.since, is.expires, was.leaseEnds(is), key, was.stamp)
 	} else {
 		changed, err = d.execRepeated(ctx, d.insert, key, is.stamp, is.token, is.owner, is.holder, is.since, is.expires)
 	}

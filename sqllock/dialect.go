@@ -40,7 +40,8 @@ type dialectRules struct {
 	anew    string // clause of an INSERT that ignores a row that exists
 	session string // query with a row if sessions do not commit each statement; empty: they all do
 
-	// How an unread acquire returns its token. If both are empty, each lock is read first.
+	// noted and returned are two ways to get the token of an acquire without a read. If both are empty, each lock
+	// is read first.
 	noted    string // expression that returns its argument, {x}, as LastInsertId
 	returned string // clause that returns the token as the only row
 

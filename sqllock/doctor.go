@@ -48,7 +48,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		name, needs string // needs: the check that must pass first
 		run         func(context.Context) error
 	}{
-		{"round-trip", "", l.checkPace},
+		{"round-trip", "", l.checkRoundTrip},
 		{"version", "", l.checkVersion},
 		{"role", "", l.checkRole},
 		{"clock", "", l.checkClock},
@@ -95,7 +95,7 @@ func (l *doctorRun) readRow(ctx context.Context, text string, to ...any) error {
 	return l.conn.QueryRowContext(ctx, text).Scan(to...)
 }
 
-func (l *doctorRun) checkPace(ctx context.Context) error {
+func (l *doctorRun) checkRoundTrip(ctx context.Context) error {
 	var one int
 	return l.CheckRoundTrip(l.limit, func() error { return l.readRow(ctx, "SELECT 1", &one) })
 }

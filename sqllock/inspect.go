@@ -24,7 +24,7 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	c.from = g
 	ctx, cancel := context.WithTimeout(ctx, g.TTL)
 	defer cancel()
-	return d.settleClaim(ctx, c)
+	return d.runClaim(ctx, c)
 }
 
 // Force implements driver.Forcer. With a bell it sends the holder the reason.

@@ -338,7 +338,7 @@ func TestLateRenewalDoesNotRestoreStamp(t *testing.T) {
 
 // One statement renews if no lock has a waiter. The release then needs one more statement, which finds the new
 // stamps.
-func TestKnownStampRenewsInOneStatement(t *testing.T) {
+func TestRenewalWithKnownStampIsOneStatement(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d := r.newDriver()
 		grants := []driver.Grant{r.AcquireGrant(d, "k", long), r.AcquireGrant(d, "other", long)}

@@ -87,8 +87,8 @@ func (r row) isUnconfirmed() bool {
 	return r.isHeld() && r.expires-r.since <= driverkit.ToMicros(grace)
 }
 
-// endCount returns 1 if the change of r to is ends a lease, otherwise 0.
-func (r row) endCount(is *row) int64 {
+// leaseEnds returns 1 if the change of r to is ends a lease, otherwise 0.
+func (r row) leaseEnds(is *row) int64 {
 	if r.owner != "" && r.owner != is.owner {
 		return 1
 	}

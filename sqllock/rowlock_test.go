@@ -80,7 +80,7 @@ func TestLockRowLastsUntilTransactionEnds(t *testing.T) {
 }
 
 // Another transaction has changed the row since this one read it.
-func TestLockRowOnChangedRowIsHeld(t *testing.T) {
+func TestLockRowRejectsChangedRow(t *testing.T) {
 	forEach(t, []database{onSQLite}, func(r *rig) {
 		r.createAccounts()
 		r.execSQL("PRAGMA journal_mode = wal") // without WAL no transaction can write while another reads

@@ -282,11 +282,11 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		return driver.Grant{}, err
 	}
 	defer d.calls.Leave()
-	return d.settleClaim(ctx, d.newClaim(req))
+	return d.runClaim(ctx, d.newClaim(req))
 }
 
-// settleClaim runs a claim and releases what it leaves if it fails.
-func (d *Driver) settleClaim(ctx context.Context, c *claim) (driver.Grant, error) {
+// runClaim runs a claim and releases what it leaves if it fails.
+func (d *Driver) runClaim(ctx context.Context, c *claim) (driver.Grant, error) {
 	defer c.leave()
 	g, err := c.acquireLock(ctx)
 	c.leaveTurnstile()

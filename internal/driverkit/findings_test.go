@@ -69,7 +69,7 @@ func TestColdServerIsMeasuredAgain(t *testing.T) {
 }
 
 // A finding that names its fix gets no default fix.
-func TestFindingKeepsItsOwnFix(t *testing.T) {
+func TestFindingKeepsGivenFix(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ check, text, mend, wantText, wantMend string }{
 		{"quarantine", "votes in 1m2s; wait for that", "", "votes in 1m2s", "wait for that"},

@@ -38,7 +38,7 @@ func TestEndedWaitNamesObstacleOnce(t *testing.T) {
 }
 
 // A driver may learn the holder's name after it has returned the error.
-func TestErrorNamesLaterKnownHolder(t *testing.T) {
+func TestErrorNamesHolderFoundLater(t *testing.T) {
 	t.Parallel()
 	held := &driver.HeldError{Owner: "x"}
 	err := driverkit.WithObstacle(context.Canceled, held)

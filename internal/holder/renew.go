@@ -147,7 +147,7 @@ func (k *Keeper) rescheduleLocked(t *term, next time.Time) {
 	}
 }
 
-// minTrustLocked returns the shortest remaining trust of the terms due, at now.
+// minTrustLocked returns the shortest trust that remains at now among the terms in due.
 func minTrustLocked(due []*term, now time.Time) time.Duration {
 	left := due[0].timeLeftLocked(now)
 	for _, t := range due[1:] {

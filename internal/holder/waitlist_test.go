@@ -15,7 +15,7 @@ func TestObstacleIsNilWithoutWaiters(t *testing.T) {
 	}
 }
 
-// receivedTurn returns the turn that a call got, if there is one.
+// receivedTurn returns the turn of a call, if it has received one.
 func receivedTurn(a *Call) (turn, bool) {
 	select {
 	case t := <-a.turn:

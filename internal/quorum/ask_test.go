@@ -69,7 +69,7 @@ func TestOnlyRegainedNodesRestoreLock(t *testing.T) {
 }
 
 // Each kind of request runs its script with the right arguments.
-func TestLockAnswersEachRequest(t *testing.T) {
+func TestExecuteCallsMatchingScript(t *testing.T) {
 	const now = noon
 	mine := Lock{Owner: "a", Token: base, Until: now/1000 + ttl, Fence: firstBlockEnd}
 	free := Lock{Fence: firstBlockEnd}

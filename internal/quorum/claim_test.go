@@ -193,7 +193,7 @@ func TestRejectedCommitDoesNotCount(t *testing.T) {
 }
 
 // A node keeps the lock for a TTL after it received the request, which was not before the request was sent.
-func TestValidityCountsFromOldestQuorumSend(t *testing.T) {
+func TestTrustCountsFromOldestRequest(t *testing.T) {
 	t.Parallel()
 	p := startClaim(t, 3, stamp)
 	p.deny(0, 1, 2)

@@ -243,7 +243,7 @@ func TestLockSeenUnderOtherPrefixIsReported(t *testing.T) {
 	}
 }
 
-func TestForceAndAdoptionEndHolding(t *testing.T) {
+func TestForceAndAdoptionEndLease(t *testing.T) {
 	t.Parallel()
 	base := []event{
 		{T: 1, Kind: asked, Key: "k", Try: "a", TTL: 10, Least: 8},

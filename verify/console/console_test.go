@@ -287,12 +287,12 @@ func TestNarrowAndEnlargedPagesShowEverything(t *testing.T) {
 // The test logs the cost of the page; its bounds hold on a busy machine.
 func TestPageStaysLiveWithTenThousandLocks(t *testing.T) {
 	v := openConsole(t, 1)
-	v.failOn(v.do0("EVAL", "for i = 0, 9999 do redis.call('SET', string.format('lock:n%05d', i), 'first', 'PX', 600000) end", "0"))
+	v.failOn(v.runOnFirstNode("EVAL", "for i = 0, 9999 do redis.call('SET', string.format('lock:n%05d', i), 'first', 'PX', 600000) end", "0"))
 	ctx, stop := context.WithCancel(t.Context())
 	var churning sync.WaitGroup
 	churning.Go(func() { // 1,000 changes a second
 		for round := 0; ctx.Err() == nil; round++ {
-			if err := v.do0("EVAL", "for i = 1, 100 do redis.call('SET', string.format('lock:n%05d', math.random(0, 4999)), ARGV[1], 'PX', 600000) end",
+			if err := v.runOnFirstNode("EVAL", "for i = 1, 100 do redis.call('SET', string.format('lock:n%05d', math.random(0, 4999)), ARGV[1], 'PX', 600000) end",
 				"0", fmt.Sprint("owner", round)); err != nil {
 				t.Error(err)
 			}
@@ -350,7 +350,7 @@ func TestPageStaysLiveWithTenThousandLocks(t *testing.T) {
 		t.Errorf("a filter takes %s", took)
 	}
 	v.awaitTexts(`#p-text`, "1 of 1")
-	v.failOn(v.do0("SET", "lock:n07777", "somebody", "PX", "600000"))
+	v.failOn(v.runOnFirstNode("SET", "lock:n07777", "somebody", "PX", "600000"))
 	v.tabTo("n07777")
 	v.pressKeys(kb.Enter)
 	v.awaitTexts(`#d-facts`, "somebody")
@@ -371,14 +371,14 @@ func (v *visit) pageCosts() map[string]float64 {
 	return all
 }
 
-func (s *stage) do0(args ...string) error { return s.runOnNode(0, args...) }
+func (s *stage) runOnFirstNode(args ...string) error { return s.runOnNode(0, args...) }
 
 // The names of the locks would run code in a page that trusts them.
 func TestNamesFromClientsAreOnlyText(t *testing.T) {
 	v := openConsole(t, 1)
 	name := `<img src=x onerror="document.title='gotcha'">`
 	for _, key := range []string{name, "a\x1b[2J\u202eb", `&lt;b&gt;"'`} {
-		v.failOn(v.do0("SET", "lock:"+key, `<script>document.title='gotcha'</script>`, "PX", "600000"))
+		v.failOn(v.runOnFirstNode("SET", "lock:"+key, `<script>document.title='gotcha'</script>`, "PX", "600000"))
 	}
 	v.awaitTexts(`#l-table`, name, `a\u{1b}[2J\u{202e}b`, `&lt;b&gt;"'`)
 	v.doSteps(chromedp.Click(`#l-table tbody tr:first-child a`), chromedp.WaitVisible(`#detail`))

@@ -175,7 +175,7 @@ func TestKeyboardOpensAndClosesEachView(t *testing.T) {
 // The test removes the focused element: Tab must not begin again at the top of the page.
 func TestFocusStaysOnExistingElement(t *testing.T) {
 	v := openConsole(t, 1)
-	v.failOn(v.do0("EVAL", "for i = 1, 60 do redis.call('SET', string.format('lock:n%02d', i), 'first', 'PX', 600000) end", "0"))
+	v.failOn(v.runOnFirstNode("EVAL", "for i = 1, 60 do redis.call('SET', string.format('lock:n%02d', i), 'first', 'PX', 600000) end", "0"))
 	v.openPage("sort=name")
 	v.awaitTexts(`#p-text`, "1 of 2")
 	v.awaitTexts(`#l-table`, "n01")
@@ -191,11 +191,11 @@ func TestFocusStaysOnExistingElement(t *testing.T) {
 	v.awaitFocus("p-back")
 
 	v.tabTo("n02")
-	v.failOn(v.do0("DEL", "lock:n02"))
+	v.failOn(v.runOnFirstNode("DEL", "lock:n02"))
 	v.awaitFocus("n03") // after its row has gone
 	v.pressKeys(kb.Enter)
 	v.awaitFocus("detail")
-	v.failOn(v.do0("DEL", "lock:n03"))
+	v.failOn(v.runOnFirstNode("DEL", "lock:n03"))
 	v.doSteps(waitUntil(`![...document.querySelectorAll("#l-table a")].some((a) => a.textContent === "n03")`))
 	v.pressKeys(kb.Escape)
 	v.awaitFocus("locks") // after its row has gone

@@ -477,8 +477,8 @@ func (s *setup) encodeMember(w *world, n int, b []byte) []byte {
 	return b
 }
 
-// memberLine describes a move of memberMoves.
-func (s *setup) memberLine(w *world, m move) string {
+// describeMemberMove describes a move of memberMoves.
+func (s *setup) describeMemberMove(w *world, m move) string {
 	who, node := clientName(m.client), fmt.Sprint("node ", m.node+1)
 	v := &w.members.clients[m.client][m.node]
 	switch m.kind {

@@ -95,7 +95,7 @@ func (s *setup) describeMove(w *world, m move) string {
 	case cutOff:
 		return fmt.Sprintf("%s can no longer reach %s", who, node)
 	}
-	return s.memberLine(w, m)
+	return s.describeMemberMove(w, m)
 }
 
 // describeExecution describes how a node executes a request.

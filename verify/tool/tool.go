@@ -1,4 +1,4 @@
-// Package tool has what the programs of this module share: how they begin and end, and the tables that they write into pages.
+// Package tool is shared by the programs of this module. It starts and ends them, and writes their tables into pages.
 package tool
 
 import (
@@ -32,7 +32,8 @@ func Exit(name string, err error) {
 	os.Exit(0)
 }
 
-// MakeTables creates the tables of Holdfast in the database at url, whose scheme the program has registered by an import.
+// MakeTables creates the tables of Holdfast in the database at url, whose scheme the program has registered by
+// an import.
 func MakeTables(ctx context.Context, url string) error {
 	d, err := driver.Open(ctx, url, &driver.OpenOptions{NoCheck: true})
 	if err != nil {
@@ -45,7 +46,8 @@ func MakeTables(ctx context.Context, url string) error {
 	return errors.Join(tables.Migrate(ctx), d.Close())
 }
 
-// ModuleVersion returns the version of a module that the program is built with, without its "v". It returns "" for another module.
+// ModuleVersion returns the version of a module that the program is built with, without its "v". It returns ""
+// for another module.
 func ModuleVersion(path string) string {
 	info, _ := debug.ReadBuildInfo()
 	if info != nil {

@@ -112,7 +112,7 @@ func (l *Link) resendAll() {
 	l.queue = slices.Concat([]Entry{load}, l.resend, l.queue)
 	l.resend, l.paused = nil, false
 	l.mu.Unlock()
-	wakeOne(l.wake)
+	signalWithoutBlocking(l.wake)
 }
 
 func isNoScript(v resp.Value) bool { return v.IsError() && bytes.HasPrefix(v.Text, []byte("NOSCRIPT")) }

@@ -28,10 +28,10 @@ func (l *Link) Send(e Entry) {
 		l.mu.Unlock()
 	case e.Call != nil || !l.mayWriteDirectly():
 		l.mu.Unlock()
-		wakeOne(l.wake)
+		signalWithoutBlocking(l.wake)
 	default:
 		if l.writeBatch(e.At) {
-			wakeOne(l.wake)
+			signalWithoutBlocking(l.wake)
 		}
 	}
 }
@@ -48,7 +48,7 @@ func (l *Link) mayWriteDirectly() bool {
 	return l.cfg.Sole && len(l.queue) >= maxGroup && l.pending.size <= maxBatchBytes
 }
 
-func wakeOne(c chan struct{}) {
+func signalWithoutBlocking(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

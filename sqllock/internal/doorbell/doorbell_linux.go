@@ -62,7 +62,7 @@ func Open(file, id string, hear func(message string)) (*Bell, error) {
 	return b, nil
 }
 
-// addressOf returns a short path of an entry of the folder.
+// addressOf returns a short path for an entry of the folder.
 func (b *Bell) addressOf(name string) string {
 	return "/proc/self/fd/" + strconv.Itoa(int(b.folder.Fd())) + "/" + name
 }

@@ -88,7 +88,7 @@ func TestInvoiceIsChargedOnce(t *testing.T) {
 	}
 }
 
-// slowProvider returns a provider that waits for answer before it answers.
+// slowProvider starts a provider that answers each request once answer receives a value.
 func slowProvider(t *testing.T) (url string, called chan struct{}, answer chan struct{}) {
 	called, answer = make(chan struct{}), make(chan struct{})
 	provider := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
