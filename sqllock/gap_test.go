@@ -25,6 +25,7 @@ type gapServer struct {
 	hangs   bool // answers no login
 	deaf    bool // such a login continues when its context has ended
 	stalled bool // answers nothing
+	noLock  bool // GET_LOCK fails, as behind a proxy that cannot reach the server
 	opened  int
 	conns   map[*gapConn]bool
 	renewed []int // connection ids of the renewals
@@ -184,6 +185,8 @@ func (c *gapConn) QueryContext(ctx context.Context, query string, args []sqldriv
 	row := func(columns ...sqldriver.Value) (sqldriver.Rows, error) { return &gapRows{columns}, nil }
 	id, now := int64(c.id), time.Now().UnixMicro()
 	switch {
+	case c.s.noLock && strings.Contains(query, "GET_LOCK"):
+		return nil, serverError("Error 9001 (HY000): Max connect timeout reached while reaching hostgroup 0 after 10000ms")
 	case strings.Contains(query, "holdfast_version"):
 		return row(int64(1))
 	case strings.Contains(query, "SELECT l.name"):
@@ -496,5 +499,29 @@ func TestGrantReopensBrokenRenewalConnection(t *testing.T) {
 		s.setFull(true)
 		loseIdle(t, s, db)
 		wantRenewed(t, d, g)
+	})
+}
+
+// A proxy fails when its server restarts.
+func TestWaitersReturnToTurnstileAfterFailure(t *testing.T) {
+	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, _ *sql.DB) {
+		s.update(func() { s.owner, s.noLock = "another", true })
+		wait := func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			if g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: gapTTL}); err == nil {
+				t.Fatalf("a held lock was granted: %+v", g)
+			}
+		}
+		wait()
+		if e := d.Nodes()[0]; e.State != driver.NodePolling || !strings.Contains(e.Err.Error(), "GET_LOCK failed") {
+			t.Fatalf("the node is %v, %v", e.State, e.Err)
+		}
+		s.update(func() { s.noLock = false })
+		time.Sleep(2 * time.Minute)
+		wait()
+		if e := d.Nodes()[0]; e.State != driver.NodeUp {
+			t.Errorf("after two minutes the node is %v, %v", e.State, e.Err)
+		}
 	})
 }

@@ -35,6 +35,8 @@ const (
 	// avoidTime is the time for which a client avoids a turnstile that admitted no waiter while the lock was
 	// free.
 	avoidTime = 10 * time.Second
+	// offTime is the time for which waiters poll after GET_LOCK has failed, before one of them tries it again.
+	offTime = time.Minute
 	// longInside is the time after which a holder gives up its connection inside the turnstile if another
 	// waiter of its client needs one.
 	longInside = 2 * time.Second
@@ -55,9 +57,10 @@ type turnstile struct {
 
 	mu        sync.Mutex // guards the fields below
 	waitConns int        // number of further wait connections allowed
-	known     bool       // home is known, and whether the turnstile works
+	known     bool       // the turnstile works, and home is known
 	home      string     // database of the sessions, because a server has one GET_LOCK for all databases
 	off       error      // why waiters poll instead; nil: they do not
+	again     time.Time  // time from which one waiter tries the turnstile again; zero: none does
 	crowded   map[string]time.Time
 	shunned   map[string]time.Time
 
@@ -136,7 +139,7 @@ func (t *turnstile) isCrowded(key string) bool {
 // polls.
 func (t *turnstile) enter(key string) *waitConn {
 	t.mu.Lock()
-	if t.off != nil || t.waitConns == 0 || time.Now().Before(t.shunned[key]) {
+	if t.waitConns == 0 || time.Now().Before(t.shunned[key]) || t.isOffLocked() {
 		reclaims := t.off == nil && t.waitConns == 0 && time.Since(t.reclaimed) > longInside/4
 		if reclaims {
 			t.reclaimed = time.Now()
@@ -358,38 +361,68 @@ func (e *waitConn) releaseLock(ctx context.Context, g driver.Grant, late int) (i
 	return false, nil
 }
 
-// turnOff makes all waiters poll from now on.
+// isOffLocked reports whether a waiter polls. After offTime one waiter tries the turnstile again: the server or a proxy
+// before it may have failed for a moment, or another server answers now. The caller holds the mutex.
+func (t *turnstile) isOffLocked() bool {
+	if t.off == nil || t.isOffForGoodLocked() || time.Now().Before(t.again) {
+		return t.off != nil
+	}
+	t.again = time.Now().Add(offTime)
+	return false
+}
+
+// isOffForGoodLocked reports whether no waiter tries the turnstile again. The caller holds the mutex.
+func (t *turnstile) isOffForGoodLocked() bool { return t.off != nil && t.again.IsZero() }
+
+// turnOff makes all waiters poll. If sessions move, it is for good: a few statements do not show that they do.
 func (t *turnstile) turnOff(why error) {
 	t.mu.Lock()
-	first := t.off == nil
-	t.off = why
+	first, forGood := t.off == nil, t.isOffForGoodLocked()
+	if !forGood {
+		t.known, t.off, t.again = false, why, time.Now().Add(offTime)
+	}
+	if errors.Is(why, errMoves) {
+		t.again = time.Time{}
+	}
 	t.mu.Unlock()
 	if first {
 		t.d.states.SetBestState(0, driver.NodePolling, why)
 	}
 }
 
-// tryOut finds out once whether the turnstile works here.
+// turnOn records that the turnstile works, unless it is off for good.
+func (t *turnstile) turnOn(home string) {
+	t.mu.Lock()
+	forGood, wasOff := t.isOffForGoodLocked(), t.off != nil
+	if !forGood {
+		t.known, t.home, t.off = true, home, nil
+	}
+	t.mu.Unlock()
+	if wasOff && !forGood {
+		t.d.states.SetBestState(0, driver.NodeUp, nil)
+	}
+}
+
+// tryOut finds out whether the turnstile works here, unless that is known.
 func (t *turnstile) tryOut(ctx context.Context, conn *sql.Conn) error {
 	t.mu.Lock()
-	known, off := t.known, t.off
+	known := t.known
 	t.mu.Unlock()
-	if known || off != nil {
-		return off
+	if known {
+		return nil
 	}
 	why, err := t.d.tryTurnstile(ctx, conn)
 	var home string
 	if err == nil && why == nil {
 		err = conn.QueryRowContext(ctx, "SELECT COALESCE(DATABASE(), '')").Scan(&home)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	t.mu.Lock()
-	t.known, t.home = true, home
-	t.mu.Unlock()
-	if why != nil {
+	case why != nil:
 		t.turnOff(why)
+	default:
+		t.turnOn(home)
 	}
 	return why
 }
