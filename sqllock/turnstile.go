@@ -62,7 +62,7 @@ type turnstile struct {
 	off       error      // why waiters poll instead; nil: they do not
 	again     time.Time  // time from which one waiter tries the turnstile again; zero: none does
 	crowded   map[string]time.Time
-	shunned   map[string]time.Time
+	avoided   map[string]time.Time
 
 	reclaimed time.Time // time of the last search for a wait connection to reclaim
 }
@@ -97,7 +97,7 @@ var (
 
 // newTurnstile returns the turnstile of d with at most waitConns connections.
 func newTurnstile(d *Driver, waitConns int) *turnstile {
-	t := &turnstile{d: d, waitConns: waitConns, crowded: make(map[string]time.Time), shunned: make(map[string]time.Time)}
+	t := &turnstile{d: d, waitConns: waitConns, crowded: make(map[string]time.Time), avoided: make(map[string]time.Time)}
 	// RELEASE_LOCK takes effect before the commit, so the next client's statement inside waits at the row.
 	t.free = d.in(`UPDATE holdfast_lock SET stamp = ?, owner = '', holder = '', since = ` + d.now + ` + 0 * LAST_INSERT_ID(COALESCE(RELEASE_LOCK(?), 2)),
 		expires = ` + d.now + ` + ?, places = places + ? WHERE name = ? AND owner = ? AND token = ?`)
@@ -117,7 +117,7 @@ func (t *turnstile) userLock(key string) string {
 func (t *turnstile) noteCrowd(key string) { t.noteKey(t.crowded, key, crowdedTime) }
 
 // avoidTurnstile makes the client avoid the turnstile of key for a while.
-func (t *turnstile) avoidTurnstile(key string) { t.noteKey(t.shunned, key, avoidTime) }
+func (t *turnstile) avoidTurnstile(key string) { t.noteKey(t.avoided, key, avoidTime) }
 
 func (t *turnstile) noteKey(in map[string]time.Time, key string, d time.Duration) {
 	t.mu.Lock()
@@ -139,7 +139,7 @@ func (t *turnstile) isCrowded(key string) bool {
 // polls.
 func (t *turnstile) enter(key string) *waitConn {
 	t.mu.Lock()
-	if t.waitConns == 0 || time.Now().Before(t.shunned[key]) || t.isOffLocked() {
+	if t.waitConns == 0 || time.Now().Before(t.avoided[key]) || t.isOffLocked() {
 		reclaims := t.off == nil && t.waitConns == 0 && time.Since(t.reclaimed) > longInside/4
 		if reclaims {
 			t.reclaimed = time.Now()
