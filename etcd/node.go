@@ -131,11 +131,11 @@ func (n *node) interceptUnary(ctx context.Context, method string, req, reply any
 	if err != nil || !ok {
 		return err
 	}
-	n.union.noteMember(n.place, answer.GetHeader().GetClusterId())
+	err = n.union.checkAnswer(n.place, answer.GetHeader().GetClusterId())
 	if _, status := reply.(*pb.StatusResponse); status {
 		return nil // a doctor needs this answer too
 	}
-	return n.union.foreignError(n.place)
+	return err
 }
 
 func interceptStream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption,

@@ -18,20 +18,29 @@ type clusterIDs struct {
 	ids []uint64   // last cluster id of each member; 0: unknown
 }
 
-// noteMember stores the cluster id of a member; 0: its answer has none.
-func (u *clusterIDs) noteMember(place int, id uint64) {
-	if id != 0 {
-		u.mu.Lock()
-		u.ids[place] = id
-		u.mu.Unlock()
+// checkAnswer stores the cluster id of a member's answer, 0 if it has none, and returns an error if that cluster is
+// not the one of most members. It does not judge by the id of another answer that came meanwhile: an address may
+// lead to two clusters.
+func (u *clusterIDs) checkAnswer(place int, id uint64) error {
+	if id == 0 {
+		return u.foreignError(place)
 	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.ids[place] = id
+	return u.idErrorLocked(id)
 }
 
 // foreignError returns an error if the member's cluster is not the one of most members.
 func (u *clusterIDs) foreignError(place int) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if id := u.ids[place]; id == 0 || u.isMajority(id) || !u.isDecided() && u.count(0) > 0 {
+	return u.idErrorLocked(u.ids[place])
+}
+
+// idErrorLocked is foreignError for a cluster id. The caller holds the mutex.
+func (u *clusterIDs) idErrorLocked(id uint64) error {
+	if id == 0 || u.isMajority(id) || !u.isDecided() && u.count(0) > 0 {
 		return nil
 	}
 	return errForeign

@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -11,6 +12,27 @@ import (
 	gates "github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
 )
+
+// An address leads to two clusters. Answers of both are under way at once.
+func TestEachAnswerIsJudgedByItsCluster(t *testing.T) {
+	t.Parallel()
+	u := &clusterIDs{ids: []uint64{7, 7, 7}}
+	begin := make(chan struct{})
+	var all sync.WaitGroup
+	for _, id := range []uint64{7, 8} {
+		all.Go(func() {
+			<-begin
+			for range 20_000 {
+				if err := u.checkAnswer(0, id); (err != nil) != (id == 8) {
+					t.Errorf("an answer of cluster %d: %v", id, err)
+					return
+				}
+			}
+		})
+	}
+	close(begin)
+	all.Wait()
+}
 
 // A member of another cluster does not know the lease. Its answer must not count, although it names no cluster.
 func TestLeaseSurvivesMemberOfAnotherCluster(t *testing.T) {
