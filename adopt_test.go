@@ -10,31 +10,6 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-func TestAdoptContinuesLeaseOfAnotherProcess(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		first, second := b.newPeer(), b.newPeer()
-		l := b.acquire(first, "k", &holdfast.AcquireOptions{TTL: 5 * time.Second, Adoptable: true})
-		if err := l.Detach(); err != nil {
-			t.Fatal(err)
-		}
-		m, err := second.Adopt(t.Context(), "k", l.Owner(), l.Token(), &holdfast.AcquireOptions{TTL: 5 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
-		passTime(time.Minute)
-		if err := m.Check(t.Context()); err != nil || m.Token() <= l.Token() || m.Owner() == l.Owner() {
-			t.Errorf("Check() = %v, %q with token %d after %q with %d", err, m.Owner(), m.Token(), l.Owner(), l.Token())
-		}
-		_, err = first.TryAcquire(t.Context(), "k", nil)
-		wantErr(t, err, holdfast.ErrHeld)
-		_, err = first.Adopt(t.Context(), "k", l.Owner(), l.Token(), nil)
-		wantErr(t, err, holdfast.ErrLost)
-		b.release(m)
-		_, err = second.Adopt(t.Context(), "k", "nobody.1*", 7, nil)
-		wantErr(t, err, holdfast.ErrLost)
-	})
-}
-
 func TestDetachedLeaseLastsUntilItsDeadline(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		c, other := b.newPeer(), b.newPeer()
@@ -108,16 +83,6 @@ func TestOneAdopterGetsLease(t *testing.T) {
 			t.Error(err)
 		}
 		b.release(won[0])
-	})
-}
-
-func TestReleasedLeaseCannotBeAdopted(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		l := b.acquire(b.newPeer(), "k", &holdfast.AcquireOptions{Adoptable: true})
-		b.release(l)
-		_, err := b.newPeer().Adopt(t.Context(), "k", l.Owner(), l.Token(), nil)
-		wantErr(t, err, holdfast.ErrLost)
-		b.release(b.acquire(b.newPeer(), "k", nil))
 	})
 }
 

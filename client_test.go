@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,35 +15,6 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 	"github.com/holdfast-go/holdfast/redis"
 )
-
-func TestOneHolderAtATime(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		l := b.acquire(b.client, "k", nil)
-		_, err := b.newPeer().TryAcquire(t.Context(), "k", nil)
-		wantErr(t, err, holdfast.ErrHeld)
-		held, ok := errors.AsType[*holdfast.HeldError](err)
-		if !ok || held.Holder.PID == 0 || held.Remaining <= 0 || held.Since.IsZero() {
-			t.Errorf("HeldError = %+v, want holder, age and time left", held)
-		}
-		b.release(l)
-		b.release(b.acquire(b.newPeer(), "k", nil))
-	})
-}
-
-func TestTokensRiseWithEachHolder(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		clients := []*holdfast.Client{b.client, b.newPeer(), b.newPeer()}
-		var last holdfast.Token
-		for i := range 100 {
-			l := b.acquire(clients[i%3], "k", nil)
-			if l.Token() <= last {
-				t.Fatalf("token %d after %d", l.Token(), last)
-			}
-			last = l.Token()
-			b.release(l)
-		}
-	})
-}
 
 func TestForceReleaseSparesNewerHolder(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
@@ -103,20 +72,6 @@ func TestDoNamesReturnedLossOnce(t *testing.T) {
 	})
 }
 
-func TestDoReleasesOnPanic(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		func() {
-			defer func() { recover() }()
-			b.client.Do(t.Context(), "k", nil, func(context.Context, *holdfast.Lease) error { panic("x") })
-		}()
-		l, err := b.newPeer().TryAcquire(t.Context(), "k", nil)
-		if err != nil {
-			t.Fatalf("after a panic: %v", err)
-		}
-		b.release(l)
-	})
-}
-
 func TestDoEndsWithCallersContext(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -131,52 +86,6 @@ func TestDoEndsWithCallersContext(t *testing.T) {
 		wantErr(t, err, context.Canceled)
 		if errors.Is(err, holdfast.ErrLost) {
 			t.Errorf("Do() = %v, want no ErrLost", err)
-		}
-	})
-}
-
-func TestCloseReleasesAndEndsWaits(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		c, other := b.newPeer(), b.newPeer()
-		l := b.acquire(c, "k", nil)
-		m := b.acquire(other, "m", nil)
-		var wg sync.WaitGroup
-		for _, key := range []string{"k", "m", "m"} {
-			wg.Go(func() {
-				_, err := c.Acquire(t.Context(), key, nil)
-				wantErr(t, err, holdfast.ErrClosed)
-			})
-		}
-		synctest.Wait()
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-		wg.Wait()
-		wantErr(t, context.Cause(l.Context()), holdfast.ErrClosed)
-		_, err := c.Acquire(t.Context(), "k", nil)
-		wantErr(t, err, holdfast.ErrClosed)
-		b.release(b.acquire(other, "k", nil))
-		b.release(m)
-		if err := c.Close(); err != nil {
-			t.Errorf("second Close() = %v", err)
-		}
-	})
-}
-
-func TestListYieldsHeldLocks(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		for _, key := range []string{"a/1", "a/2", "b/1"} {
-			b.acquire(b.client, key, nil)
-		}
-		var keys []string
-		for st, err := range b.newPeer().List(t.Context(), "a/") {
-			if err != nil {
-				t.Fatal(err)
-			}
-			keys = append(keys, st.Key)
-		}
-		if !slices.Equal(keys, []string{"a/1", "a/2"}) {
-			t.Errorf("List(a/) = %v", keys)
 		}
 	})
 }

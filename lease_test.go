@@ -12,21 +12,6 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-func TestCheckReportsLossAtOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		l := b.acquire(b.client, "k", nil)
-		if err := l.Check(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := b.client.ForceRelease(t.Context(), "k", l.Token(), ""); err != nil {
-			t.Fatal(err)
-		}
-		wantErr(t, l.Check(t.Context()), holdfast.ErrLost)
-		passTime(4 * time.Second) // the next renewal is sent
-		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost)
-	})
-}
-
 func TestPrintedLeaseShowsKeyAndToken(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
@@ -116,21 +101,6 @@ func TestCheckDistinguishesLossFromOutage(t *testing.T) {
 	})
 }
 
-func TestMinHoldKeepsLockAfterRelease(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		begin := time.Now()
-		b.release(b.acquire(b.client, "k", &holdfast.AcquireOptions{MinHold: 5 * time.Second}))
-		if time.Since(begin) > time.Second {
-			t.Errorf("Release waited for MinHold")
-		}
-		l := b.acquire(b.newPeer(), "k", nil)
-		if waited := time.Since(begin); waited < 5*time.Second || waited > 7*time.Second {
-			t.Errorf("next holder after %v, want about 5s", waited)
-		}
-		b.release(l)
-	})
-}
-
 func TestReleaseNearEndOfMinHoldSucceeds(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for _, rest := range []time.Duration{1, time.Millisecond, 3 * time.Millisecond} {
@@ -144,37 +114,6 @@ func TestReleaseNearEndOfMinHoldSucceeds(t *testing.T) {
 			}
 			b.release(next)
 		}
-	})
-}
-
-func TestNestingNeedsReentrant(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		outer := b.acquire(b.client, "k", nil)
-		_, err := b.client.Acquire(outer.Context(), "k", nil)
-		wantErr(t, err, holdfast.ErrNested)
-		between := func() *holdfast.Lease {
-			l, err := b.client.Acquire(outer.Context(), "other", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return l
-		}()
-		inner, err := b.client.Acquire(between.Context(), "k", &holdfast.AcquireOptions{Reentrant: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if inner.Token() != outer.Token() || inner.Owner() != outer.Owner() {
-			t.Errorf("nested hold has token %d and ID %s, want %d and %s", inner.Token(), inner.Owner(), outer.Token(), outer.Owner())
-		}
-		b.release(outer)
-		if inner.Context().Err() != nil {
-			t.Error("releasing one hold ended the other")
-		}
-		_, err = b.newPeer().TryAcquire(t.Context(), "k", nil)
-		wantErr(t, err, holdfast.ErrHeld)
-		b.release(inner)
-		b.release(between)
-		b.release(b.acquire(b.newPeer(), "k", nil))
 	})
 }
 
@@ -269,18 +208,6 @@ func TestSlowRenewalDoesNotExtendTrust(t *testing.T) {
 			t.Errorf("trusted until %v after the request was sent, with a TTL of 10s", l.Deadline().Sub(begin))
 		}
 		b.release(l)
-	})
-}
-
-func TestReleaseWorksWithCancelledContext(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		l := b.acquire(b.client, "k", nil)
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if err := l.Release(ctx); err != nil && !errors.Is(err, context.Canceled) {
-			t.Errorf("Release() = %v", err)
-		}
-		b.release(b.acquire(b.newPeer(), "k", nil))
 	})
 }
 

@@ -51,56 +51,6 @@ func TestWaitEndAndCancelReturnDifferentErrors(t *testing.T) {
 	})
 }
 
-func TestWaitersSurviveOutage(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Minute})
-		got := make(chan error, 1)
-		other := b.newPeer()
-		go func() {
-			lease, err := other.Acquire(t.Context(), "k", nil)
-			if err == nil {
-				err = lease.Release(t.Context())
-			}
-			got <- err
-		}()
-		passTime(2 * time.Second)
-		for i := range 5 {
-			b.drv.Node(i).Stop()
-		}
-		passTime(10 * time.Second)
-		b.startNodes()
-		b.release(l)
-		if err := <-got; err != nil {
-			t.Errorf("waiter got %v", err)
-		}
-	})
-}
-
-func TestLocalWaitersAreServedInOrder(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		l := b.acquire(b.client, "k", nil)
-		var order []int
-		var wg sync.WaitGroup
-		for i := range 100 {
-			wg.Go(func() {
-				l, err := b.client.Acquire(t.Context(), "k", nil)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				order = append(order, i) // the lock guards order
-				b.release(l)
-			})
-			synctest.Wait()
-		}
-		b.release(l)
-		wg.Wait()
-		if !slices.IsSorted(order) || len(order) != 100 {
-			t.Errorf("order %v", order)
-		}
-	})
-}
-
 func TestLocalHandOverUsesTokensOfItsBlock(t *testing.T) {
 	var local, fromNodes atomic.Int32
 	hooks := holdfast.Hooks{Acquired: func(e holdfast.AcquiredEvent) {

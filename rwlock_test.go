@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -116,39 +115,22 @@ func wantWaiting(t *testing.T, who string, got <-chan *holdfast.Lease) {
 	}
 }
 
-func TestWriterExcludesEverybody(t *testing.T) {
-	runOnNodeCounts(t, func(t *testing.T, b *bench) {
-		h := readWriteWatch{t: t}
-		var all sync.WaitGroup
-		for i := range 4 {
-			c := b.newPeer()
-			for j := range 6 {
-				all.Go(func() {
-					for range 8 {
-						opts := writerClaim(4)
-						if j > 1 {
-							opts = readerClaim(4)
-						}
-						opts.TTL = time.Duration(5+i%2) * time.Second
-						err := doAs(t.Context(), c, "k", opts, func(_ context.Context, l *holdfast.Lease) error {
-							h.enter(l, opts.shared)
-							defer h.leave(opts.shared)
-							passTime(rand.N(20 * time.Millisecond))
-							return nil
-						})
-						if err != nil {
-							t.Error(err)
-						}
+func TestDoHoldsSlotOrPlace(t *testing.T) {
+	mine := errors.New("mine")
+	for name, w := range map[string]*claim{"slot": {slots: 2}, "reader": readerClaim(2), "writer": writerClaim(2)} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bench) {
+				err := doAs(t.Context(), b.client, "k", w, func(_ context.Context, l *holdfast.Lease) error {
+					if st, err := b.newPeer().Inspect(t.Context(), l.Key()); err != nil || !st.Held {
+						t.Errorf("during Do, %q is %+v, %v", l.Key(), st, err)
 					}
+					return mine
 				})
-			}
-		}
-		all.Wait()
-		if h.most < 2 {
-			t.Errorf("%d readers at once", h.most)
-		}
-		b.wantAllFree("k", 4)
-	})
+				wantErr(t, err, mine)
+				b.wantAllFree("k", 2)
+			})
+		})
+	}
 }
 
 func TestReadersShareAndWritersExclude(t *testing.T) {
