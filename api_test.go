@@ -108,11 +108,7 @@ func TestFailedNewClosesDriver(t *testing.T) {
 		t.Errorf("Acquire() = %v after New has failed, want ErrClosed", err)
 	}
 	used := memory.New(1)
-	c, err := holdfast.New(used, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := openClient(t, used, nil)
 	for _, opts := range []*holdfast.Options{nil, refused} {
 		if _, err := holdfast.New(used, opts); !errors.Is(err, holdfast.ErrInvalid) {
 			t.Errorf("New() over a driver in use = %v, want ErrInvalid", err)
@@ -122,7 +118,5 @@ func TestFailedNewClosesDriver(t *testing.T) {
 	if err != nil {
 		t.Fatalf("the client that uses the driver: %v", err)
 	}
-	if err := l.Release(t.Context()); err != nil {
-		t.Error(err)
-	}
+	release(t, l)
 }

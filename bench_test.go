@@ -12,11 +12,7 @@ import (
 // benchClient returns a client of one node in this process.
 func benchClient(b *testing.B) *holdfast.Client {
 	b.Helper()
-	c, err := holdfast.New(memory.New(1), nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { c.Close() })
+	c := openClient(b, memory.New(1), nil)
 	b.ReportAllocs()
 	return c
 }

@@ -128,18 +128,14 @@ func (d anyTTLDriver) Limits() driver.Limits {
 
 func TestOverflowingTTLIsRejected(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
-		c, err := holdfast.New(anyTTLDriver{b.drv.Peer()}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		c := openClient(t, anyTTLDriver{b.drv.Peer()}, nil)
 		for _, o := range []holdfast.AcquireOptions{{TTL: math.MaxInt64}, {MinHold: math.MaxInt64}} {
 			_, err := c.TryAcquire(t.Context(), "k", &o)
 			wantErr(t, err, holdfast.ErrInvalid)
 		}
 		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 365 * 24 * time.Hour, Wait: time.Second})
 		wantErr(t, l.Extend(t.Context(), math.MaxInt64), holdfast.ErrInvalid)
-		_, err = b.newPeer().TryAcquire(t.Context(), "k", nil)
+		_, err := b.newPeer().TryAcquire(t.Context(), "k", nil)
 		wantErr(t, err, holdfast.ErrHeld)
 		b.release(l)
 	})
@@ -207,11 +203,7 @@ func TestDriverServesOneClient(t *testing.T) {
 
 func TestDoPanicsWithoutFunction(t *testing.T) {
 	t.Parallel()
-	c, err := holdfast.New(newOneNode(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := openClient(t, newOneNode(), nil)
 	defer func() {
 		if text := fmt.Sprint(recover()); !strings.Contains(text, "Do") || !strings.Contains(text, "fn is nil") {
 			t.Errorf("recovered %q", text)

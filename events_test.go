@@ -226,11 +226,7 @@ func TestNodesReportTheirState(t *testing.T) {
 func TestNodesReturnsNilWithoutNotifier(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c, err := holdfast.New(struct{ driver.Driver }{memory.New(3)}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		c := openClient(t, struct{ driver.Driver }{memory.New(3)}, nil)
 		if nodes := c.Nodes(); nodes != nil {
 			t.Errorf("Nodes() = %+v, want nil", nodes)
 		}

@@ -43,15 +43,8 @@ func TestAlertAloneDoesNotEndLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		drv := &alertingDriver{Driver: memory.New(5)}
-		c, err := holdfast.New(drv, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		l, err := c.Acquire(t.Context(), "k", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := openClient(t, drv, nil)
+		l := acquire(t, c, "k", nil)
 		for range 100 {
 			drv.alert(l.Owner(), "a lie")
 			drv.alert("another", "a lie")
@@ -118,15 +111,8 @@ func runAroundAlertCheck(t *testing.T, reason string, before, after func(t *test
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		drv := &checkHookDriver{alertingDriver: &alertingDriver{Driver: memory.New(5)}}
-		c, err := holdfast.New(drv, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		l, err := c.Acquire(t.Context(), "k", minuteTTL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := openClient(t, drv, nil)
+		l := acquire(t, c, "k", minuteTTL)
 		take := func() {
 			for i := range 5 {
 				drv.Node(i).DropLock("k")

@@ -383,7 +383,7 @@ func TestCancelBeforeAnswerIsNotOutage(t *testing.T) {
 // clientOnHost returns another client, whose Holder names host.
 func (b *bench) clientOnHost(host string, hooks holdfast.Hooks) *holdfast.Client {
 	b.t.Helper()
-	return b.openClient(b.drv.Peer(), &holdfast.Options{Holder: holdfast.Holder{Host: host, PID: 1}, Hooks: hooks})
+	return openClient(b.t, b.drv.Peer(), &holdfast.Options{Holder: holdfast.Holder{Host: host, PID: 1}, Hooks: hooks})
 }
 
 // wantHeldBy checks that err names l and its holder as the obstacle.
@@ -554,11 +554,7 @@ func TestWaitEndedBySuspendOmitsOldHolder(t *testing.T) {
 					l := b.acquire(b.clientOnHost("web-3", holdfast.Hooks{}), "k", nil)
 					defer b.release(l)
 				}
-				c, err := holdfast.New(&pausedDriver{b.drv.Peer(), tt.stands}, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer c.Close()
+				c := openClient(t, &pausedDriver{b.drv.Peer(), tt.stands}, nil)
 				short, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 				defer cancel()
 				_, waited := c.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: 3 * time.Second})

@@ -100,13 +100,9 @@ func TestRenewalStopsAtMargin(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var renewed atomic.Int32
-		client, err := holdfast.New(slowRenewals{memory.New(1), 7 * time.Second}, &holdfast.Options{Hooks: holdfast.Hooks{
+		client := openClient(t, slowRenewals{memory.New(1), 7 * time.Second}, &holdfast.Options{Hooks: holdfast.Hooks{
 			Renewed: func(holdfast.RenewedEvent) { renewed.Add(1) },
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { client.Close() })
 		b := &bench{t: t, client: client}
 		l := b.acquire(client, "k", &holdfast.AcquireOptions{TTL: 10 * time.Second, Margin: margin})
 		deadline := l.Deadline()
@@ -310,11 +306,7 @@ func TestMarginAndRenewEveryLeaveTimeToRenew(t *testing.T) {
 
 func TestMarginLeavesTimeForSingleServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, err := holdfast.New(template.New(), nil) // its answer may take a quarter of the TTL
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		c := openClient(t, template.New(), nil) // its answer may take a quarter of the TTL
 		for margin, want := range map[time.Duration]error{7 * time.Second: holdfast.ErrInvalid, 6 * time.Second: nil} {
 			l, err := c.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{Margin: margin})
 			if !errors.Is(err, want) {

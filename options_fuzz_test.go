@@ -25,11 +25,7 @@ func FuzzAcquireOptions(f *testing.F) {
 	f.Fuzz(func(t *testing.T, key, note string, ttl, wait, maxHold, minHold, margin, every int64, noRenew bool) {
 		synctest.Test(t, func(t *testing.T) {
 			drv := memory.New(1)
-			c, err := holdfast.New(drv, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
+			c := openClient(t, drv, nil)
 			opts := &holdfast.AcquireOptions{
 				TTL: time.Duration(ttl), Wait: time.Duration(wait), MaxHold: time.Duration(maxHold), MinHold: time.Duration(minHold), NoRenew: noRenew,
 				Margin: time.Duration(margin), RenewEvery: time.Duration(every), Note: note,

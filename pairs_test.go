@@ -192,17 +192,13 @@ func TestWriterReportsPlacesThatAreNotRenewed(t *testing.T) {
 		var said bytes.Buffer
 		var rounds []holdfast.RenewedEvent
 		var lost []holdfast.LostEvent
-		c, err := holdfast.New(drv, &holdfast.Options{
+		c := openClient(t, drv, &holdfast.Options{
 			Logger: slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelDebug})),
 			Hooks: holdfast.Hooks{
 				Renewed: func(e holdfast.RenewedEvent) { rounds = append(rounds, e) },
 				Lost:    func(e holdfast.LostEvent) { lost = append(lost, e) },
 			},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
 		l, err := acquireAs(t.Context(), c, "k", writerClaim(8))
 		if err != nil {
 			t.Fatal(err)

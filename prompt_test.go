@@ -169,9 +169,7 @@ func TestEndedContextLeavesTimeForAnswer(t *testing.T) {
 		if all.Context().Err() == nil {
 			t.Error("the context of all leases is alive although one was released")
 		}
-		if err := all.Release(t.Context()); err != nil {
-			t.Error(err)
-		}
+		release(t, all)
 		l := b.acquire(b.client, "k", nil)
 		b.freezeNodes()
 		ctx, cancel := context.WithTimeout(l.Context(), 500*time.Millisecond)

@@ -229,11 +229,7 @@ func TestBatchesDueTogetherShareRemainingTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const leases = 4000 // eight batches
 		drv := &unansweringDriver{Driver: memory.New(1), asked: make(map[string]time.Time)}
-		c, err := holdfast.New(drv, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		c := openClient(t, drv, nil)
 		begin := time.Now()
 		for i := range leases {
 			if _, err := c.Acquire(t.Context(), fmt.Sprint(i), &holdfast.AcquireOptions{TTL: 9 * time.Second}); err != nil {
@@ -282,15 +278,8 @@ func TestExpiredLeaseNamesFailedRenewal(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				drv := &rejectingDriver{Driver: memory.New(3)}
 				var reason atomic.Value
-				c, err := holdfast.New(drv, &holdfast.Options{Hooks: holdfast.Hooks{Lost: func(e holdfast.LostEvent) { reason.Store(e.Reason) }}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer c.Close()
-				l, err := c.Acquire(t.Context(), "k", opts)
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := openClient(t, drv, &holdfast.Options{Hooks: holdfast.Hooks{Lost: func(e holdfast.LostEvent) { reason.Store(e.Reason) }}})
+				l := acquire(t, c, "k", opts)
 				for _, cause := range []error{errors.New("an older one"), &driver.UnavailableError{Err: denied}} {
 					drv.err.Store(&cause)
 					passTime(2100 * time.Millisecond)
@@ -334,15 +323,8 @@ func TestLossOmitsOlderFailedRenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		drv := &rejectingDriver{Driver: memory.New(3)}
-		c, err := holdfast.New(drv, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		l, err := c.Acquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: 6 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := openClient(t, drv, nil)
+		l := acquire(t, c, "k", &holdfast.AcquireOptions{TTL: 6 * time.Second})
 		old := errors.New("an old one")
 		drv.err.Store(&old)
 		passTime(2500 * time.Millisecond)
@@ -350,7 +332,7 @@ func TestLossOmitsOlderFailedRenewal(t *testing.T) {
 		passTime(10 * time.Second)
 		c.StopWatchdog()
 		passTime(10 * time.Second)
-		err = l.Release(t.Context())
+		err := l.Release(t.Context())
 		wantErr(t, err, holdfast.ErrExpired)
 		if errors.Is(err, old) || !strings.Contains(fmt.Sprint(err), "no renewal failed") {
 			t.Errorf("cause %v, want no failed renewal", err)
@@ -387,16 +369,9 @@ func TestHandOverKeepsOneRenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		drv := &overlapDriver{Driver: memory.New(1), underway: make(map[string]int)}
-		c, err := holdfast.New(drv, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		c := openClient(t, drv, nil)
 		opts := &holdfast.AcquireOptions{RenewEvery: 10 * time.Millisecond}
-		first, err := c.Acquire(t.Context(), "k", opts)
-		if err != nil {
-			t.Fatal(err)
-		}
+		first := acquire(t, c, "k", opts)
 		next := make(chan *holdfast.Lease, 1)
 		go func() {
 			l, _ := c.Acquire(t.Context(), "k", opts)

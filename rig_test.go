@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/memory"
 )
 
@@ -27,31 +28,44 @@ func inBubbleWith(t *testing.T, opts *holdfast.Options, fn func(t *testing.T, b 
 	synctest.Test(t, func(t *testing.T) {
 		drv := memory.New(5)
 		b := &bench{t: t, drv: drv}
-		b.client = b.openClient(drv, opts)
+		b.client = openClient(b.t, drv, opts)
 		fn(t, b)
 	})
 }
 
-func (b *bench) openClient(drv *memory.Driver, opts *holdfast.Options) *holdfast.Client {
-	b.t.Helper()
+// openClient opens a client over drv, and closes it at the end of the test.
+func openClient(t testing.TB, drv driver.Driver, opts *holdfast.Options) *holdfast.Client {
+	t.Helper()
 	c, err := holdfast.New(drv, opts)
 	if err != nil {
-		b.t.Fatal(err)
+		t.Fatal(err)
 	}
-	b.t.Cleanup(func() { c.Close() })
+	t.Cleanup(func() { c.Close() })
 	return c
 }
 
+func acquire(t testing.TB, c *holdfast.Client, key string, opts *holdfast.AcquireOptions) *holdfast.Lease {
+	t.Helper()
+	l, err := c.Acquire(t.Context(), key, opts)
+	if err != nil {
+		t.Fatalf("Acquire(%q) = %v", key, err)
+	}
+	return l
+}
+
+func release(t testing.TB, l interface{ Release(context.Context) error }) {
+	t.Helper()
+	if err := l.Release(t.Context()); err != nil {
+		t.Errorf("Release() = %v", err)
+	}
+}
+
 // newPeer returns another client of the same nodes.
-func (b *bench) newPeer() *holdfast.Client { return b.openClient(b.drv.Peer(), nil) }
+func (b *bench) newPeer() *holdfast.Client { return openClient(b.t, b.drv.Peer(), nil) }
 
 func (b *bench) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOptions) *holdfast.Lease {
 	b.t.Helper()
-	l, err := c.Acquire(b.t.Context(), key, opts)
-	if err != nil {
-		b.t.Fatalf("Acquire(%q) = %v", key, err)
-	}
-	return l
+	return acquire(b.t, c, key, opts)
 }
 
 // claim is the kind and the options of one acquisition in a test: a slot if slots is set, a reader's place if
@@ -93,16 +107,12 @@ func tryAcquire(ctx context.Context, c *holdfast.Client, key string, w *claim) (
 
 func doAs(ctx context.Context, c *holdfast.Client, key string, w *claim, fn func(context.Context, *holdfast.Lease) error) error {
 	switch {
-	case w == nil:
-		return c.Do(ctx, key, nil, fn)
 	case w.slots != 0:
 		return c.Semaphore(key, w.slots).Do(ctx, &w.AcquireOptions, fn)
 	case w.shared:
 		return c.RWLock(key, w.readers).DoRead(ctx, &w.AcquireOptions, fn)
-	case w.readers != 0:
-		return c.RWLock(key, w.readers).DoWrite(ctx, &w.AcquireOptions, fn)
 	}
-	return c.Do(ctx, key, &w.AcquireOptions, fn)
+	return c.RWLock(key, w.readers).DoWrite(ctx, &w.AcquireOptions, fn)
 }
 
 // acquireAs acquires key with the claim w, and fails the test on an error.

@@ -64,21 +64,14 @@ func TestAtRiskIsReportedOncePerChange(t *testing.T) {
 			var mu sync.Mutex
 			var told []bool
 			drv := memory.New(n)
-			c, err := holdfast.New(drv, &holdfast.Options{Hooks: holdfast.Hooks{AtRisk: func(e holdfast.AtRiskEvent) {
+			c := openClient(t, drv, &holdfast.Options{Hooks: holdfast.Hooks{AtRisk: func(e holdfast.AtRiskEvent) {
 				mu.Lock()
 				defer mu.Unlock()
 				if told = append(told, e.AtRisk); e.Key != "k" || e.Token == 0 || e.Owner == "" {
 					t.Errorf("%+v", e)
 				}
 			}}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
-			l, err := c.Acquire(t.Context(), "k", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := acquire(t, c, "k", nil)
 			for range 2 {
 				drv.Node(0).Delay(time.Millisecond)
 				if n > 2 {
@@ -88,9 +81,7 @@ func TestAtRiskIsReportedOncePerChange(t *testing.T) {
 				drv.Node(0).Start()
 				time.Sleep(time.Minute)
 			}
-			if err := l.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			release(t, l)
 			synctest.Wait()
 			mu.Lock()
 			defer mu.Unlock()

@@ -56,11 +56,7 @@ func TestLateRenewalIsLoss(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{t: t}
-		client, err := holdfast.New(slowRenewals{memory.New(3), 9 * time.Second}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { client.Close() })
+		client := openClient(t, slowRenewals{memory.New(3), 9 * time.Second}, nil)
 		b.client = client
 		l := b.acquire(client, "k", &holdfast.AcquireOptions{TTL: 9 * time.Second})
 		passTime(3 * time.Second) // from here on, a renewal is in progress

@@ -74,7 +74,7 @@ func runOnNodeCounts(t *testing.T, fn func(t *testing.T, b *bench)) {
 			synctest.Test(t, func(t *testing.T) {
 				drv := memory.New(nodes)
 				b := &bench{t: t, drv: drv}
-				b.client = b.openClient(drv, nil)
+				b.client = openClient(b.t, drv, nil)
 				fn(t, b)
 			})
 		})

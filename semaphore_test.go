@@ -94,11 +94,7 @@ func (d *countingDriver) Release(ctx context.Context, g driver.Grant, keep time.
 // newCountedClient returns another client of the same nodes, and the driver that counts its calls.
 func (b *bench) newCountedClient() (*holdfast.Client, *countingDriver) {
 	d := &countingDriver{Driver: b.drv.Peer()}
-	c, err := holdfast.New(d, nil)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	b.t.Cleanup(func() { c.Close() })
+	c := openClient(b.t, d, nil)
 	return c, d
 }
 

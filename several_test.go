@@ -104,9 +104,7 @@ func TestFreeLocksTakeOneRoundTripTogether(t *testing.T) {
 			t.Errorf("six locks took %v, want one round trip of %v", took, way)
 		}
 		begin = time.Now()
-		if err := all.Release(t.Context()); err != nil {
-			t.Error(err)
-		}
+		release(t, all)
 		if took := time.Since(begin); took != way {
 			t.Errorf("Release took %v, want one round trip of %v", took, way)
 		}
@@ -285,16 +283,12 @@ func TestNestedAcquireAllKeepsKeyOrder(t *testing.T) {
 		if trial.Lease("b").Token() != outer.Token() {
 			t.Error("the nested hold does not belong to the lease")
 		}
-		if err := trial.Release(t.Context()); err != nil {
-			t.Error(err)
-		}
+		release(t, trial)
 		other, err := b.client.AcquireAll(within, []string{"a", "c"}, nil) // a key that the lease is not on
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := other.Release(t.Context()); err != nil {
-			t.Error(err)
-		}
+		release(t, other)
 
 		all, err := b.client.AcquireAll(within, []string{"b", "c", "d"}, again)
 		if err != nil {

@@ -36,12 +36,7 @@ func (d *partlyDownDriver) Acquire(ctx context.Context, req driver.Request) (dri
 
 // newPartlyDownClient returns another client of the same nodes. down may answer in place of the service.
 func (b *bench) newPartlyDownClient(down func(driver.Request) error) *holdfast.Client {
-	c, err := holdfast.New(&partlyDownDriver{b.drv.Peer(), down}, nil)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	b.t.Cleanup(func() { c.Close() })
-	return c
+	return openClient(b.t, &partlyDownDriver{b.drv.Peer(), down}, nil)
 }
 
 // failKeys fails the requests for keys, like a set that is down.

@@ -24,12 +24,7 @@ func withClocks(t *testing.T, fn func(clockedNodes)) {
 }
 
 func (c clockedNodes) newClient() *holdfast.Client {
-	cl, err := holdfast.New(c.root.Peer(), nil)
-	if err != nil {
-		c.Fatal(err)
-	}
-	c.Cleanup(func() { cl.Close() })
-	return cl
+	return openClient(c, c.root.Peer(), nil)
 }
 
 // jumpClocks shifts the clocks of a majority.

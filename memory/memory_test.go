@@ -62,12 +62,8 @@ func TestMemoryLimitsTTLLikeServers(t *testing.T) {
 		{2, time.Minute, "memory.New(1), takes up to 24h0m0s"},
 		{3, time.Minute, "memory.New(1), takes up to 24h0m0s"},
 	} {
-		c, err := holdfast.New(memory.New(tt.nodes), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		_, err = c.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: tt.most + 1})
+		c := openClient(t, memory.New(tt.nodes), nil)
+		_, err := c.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: tt.most + 1})
 		if text := fmt.Sprint(err); !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(text, tt.words) || strings.Contains(text, "maxttl") {
 			t.Errorf("%d nodes, with a TTL of more than %v: %v, want ErrInvalid and %q", tt.nodes, tt.most, err, tt.words)
 		}
@@ -184,12 +180,7 @@ func TestLocksOfNodeShareCounter(t *testing.T) {
 		root := memory.New(1)
 		var clients []*holdfast.Client
 		for range 2 {
-			c, err := holdfast.New(root.Peer(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
-			clients = append(clients, c)
+			clients = append(clients, openClient(t, root.Peer(), nil))
 		}
 		var last holdfast.Token
 		for i, key := range []string{"x", "y", "x", "z", "z", "y", "x"} {
@@ -201,9 +192,7 @@ func TestLocksOfNodeShareCounter(t *testing.T) {
 				t.Errorf("grant %d, of %s: token %d after %d, want a block more", i, key, l.Token(), last)
 			}
 			last = l.Token()
-			if err := l.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			release(t, l)
 			if left := root.Leftovers(); len(left) > 0 {
 				t.Errorf("left behind: %q", left)
 			}
@@ -217,11 +206,7 @@ func TestTokensRiseAcrossOtherNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		root := memory.New(3)
-		c, err := holdfast.New(root, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		c := openClient(t, root, nil)
 		last := make(map[string]holdfast.Token)
 		for i := range 60 {
 			away := root.Node(i * i % 3)
@@ -236,9 +221,7 @@ func TestTokensRiseAcrossOtherNames(t *testing.T) {
 			}
 			last[key] = l.Token()
 			away.Start()
-			if err := l.Release(t.Context()); err != nil {
-				t.Error(err)
-			}
+			release(t, l)
 			time.Sleep(time.Second)
 		}
 	})
@@ -250,15 +233,8 @@ func TestLeaseForgottenByOnlyNodeIsLost(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		synctest.Test(t, func(t *testing.T) {
 			root := memory.New(n)
-			c, err := holdfast.New(root, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
-			l, err := c.Acquire(t.Context(), "k", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := openClient(t, root, nil)
+			l := acquire(t, c, "k", nil)
 			root.Node(0).DropLock("k")
 			time.Sleep(5 * time.Second) // the next renewal is sent
 			if lost := errors.Is(context.Cause(l.Context()), holdfast.ErrLost); lost != (n == 1) {
@@ -268,5 +244,32 @@ func TestLeaseForgottenByOnlyNodeIsLost(t *testing.T) {
 				t.Errorf("one of %d nodes lost the lock: %+v, %v", n, st, err)
 			}
 		})
+	}
+}
+
+// openClient opens a client over drv, and closes it at the end of the test.
+func openClient(t testing.TB, drv driver.Driver, opts *holdfast.Options) *holdfast.Client {
+	t.Helper()
+	c, err := holdfast.New(drv, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func acquire(t testing.TB, c *holdfast.Client, key string, opts *holdfast.AcquireOptions) *holdfast.Lease {
+	t.Helper()
+	l, err := c.Acquire(t.Context(), key, opts)
+	if err != nil {
+		t.Fatalf("Acquire(%q) = %v", key, err)
+	}
+	return l
+}
+
+func release(t testing.TB, l interface{ Release(context.Context) error }) {
+	t.Helper()
+	if err := l.Release(t.Context()); err != nil {
+		t.Errorf("Release() = %v", err)
 	}
 }

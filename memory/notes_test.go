@@ -17,12 +17,7 @@ func TestAdoptionNotesExpire(t *testing.T) {
 		d := memory.New(1)
 		var clients [2]*holdfast.Client
 		for i, each := range []*memory.Driver{d, d.Peer()} {
-			c, err := holdfast.New(each, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
-			clients[i] = c
+			clients[i] = openClient(t, each, nil)
 		}
 		opts := &holdfast.AcquireOptions{TTL: ttl, Adoptable: true}
 		l, err := clients[0].Acquire(t.Context(), "k", opts)
@@ -41,9 +36,7 @@ func TestAdoptionNotesExpire(t *testing.T) {
 		if n := d.Notes("k"); n < 1 || n > int(ttl/time.Second)+1 {
 			t.Errorf("after 100 adoptions, one each second: %d owner notes", n)
 		}
-		if err := l.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		release(t, l)
 		time.Sleep(2 * ttl)
 		d.Leftovers()
 		if n := d.Notes("k"); n != 0 {

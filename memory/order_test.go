@@ -33,12 +33,7 @@ func checkGrantOrder(t *testing.T, waiters, nodes int) {
 		root.Node(i).Delay(rand.N(2 * time.Millisecond))
 	}
 	client := func() *holdfast.Client {
-		c, err := holdfast.New(root.Peer(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.Close() })
-		return c
+		return openClient(t, root.Peer(), nil)
 	}
 	first, err := client().Acquire(t.Context(), "k", nil)
 	if err != nil {
@@ -75,9 +70,7 @@ func checkGrantOrder(t *testing.T, waiters, nodes int) {
 		passTime(10 * time.Millisecond)
 	}
 	passTime(time.Second - time.Duration(waiters)*10*time.Millisecond)
-	if err := first.Release(t.Context()); err != nil {
-		t.Error(err)
-	}
+	release(t, first)
 	all.Wait()
 	if !slices.IsSorted(order) {
 		t.Errorf("%d nodes: granted in the order %v", nodes, order)
@@ -100,12 +93,7 @@ func TestLongWaitKeepsItsPlace(t *testing.T) {
 		root := memory.New(3)
 		var clients []*holdfast.Client
 		for range 4 {
-			c, err := holdfast.New(root.Peer(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
-			clients = append(clients, c)
+			clients = append(clients, openClient(t, root.Peer(), nil))
 		}
 		l, err := clients[0].Acquire(t.Context(), "k", nil)
 		if err != nil {
@@ -120,9 +108,7 @@ func TestLongWaitKeepsItsPlace(t *testing.T) {
 					return
 				}
 				served <- i
-				if err := l.Release(t.Context()); err != nil {
-					t.Error(err)
-				}
+				release(t, l)
 			}()
 			passTime(20 * time.Minute)
 		}
@@ -131,9 +117,7 @@ func TestLongWaitKeepsItsPlace(t *testing.T) {
 				t.Errorf("Inspect() = %+v, %v, want 3 waiters", st, err)
 			}
 		}
-		if err := l.Release(t.Context()); err != nil {
-			t.Error(err)
-		}
+		release(t, l)
 		for want := 1; want < 4; want++ {
 			if got := <-served; got != want {
 				t.Errorf("waiter %d was served, want %d", got, want)

@@ -31,15 +31,8 @@ func TestForceEndsLeaseThatSurvivedOutages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		root := memory.New(3)
-		c, err := holdfast.New(root, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		lease, err := c.Acquire(t.Context(), "k", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := openClient(t, root, nil)
+		lease := acquire(t, c, "k", nil)
 		for i := range 3 {
 			root.Node(i).Stop()
 			root.Node(i).Wipe()
@@ -64,12 +57,7 @@ func TestForceEndsLeaseThatSurvivedOutages(t *testing.T) {
 func runOutagesInTurn(t *testing.T, n, rivals int, wipes bool) {
 	root := memory.New(n)
 	client := func() *holdfast.Client {
-		c, err := holdfast.New(root.Peer(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.Close() })
-		return c
+		return openClient(t, root.Peer(), nil)
 	}
 	for i := range n {
 		root.Node(i).Delay(time.Duration(1+i) * 300 * time.Microsecond)
