@@ -321,24 +321,6 @@ func TestLogOmitsEmptyAttributes(t *testing.T) {
 	}
 }
 
-func TestDurationsAreSecondsOrGoSyntax(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]time.Duration{
-		"10": 10 * time.Second, "0.5": 500 * time.Millisecond, "1m30s": 90 * time.Second, "250ms": 250 * time.Millisecond,
-	} {
-		var d duration
-		if err := d.Set(text); err != nil || time.Duration(d) != want {
-			t.Errorf("%q: %v, %v", text, time.Duration(d), err)
-		}
-	}
-	for _, text := range []string{"", "soon", "-1", "-5s", "NaN", "1e300", "Inf"} {
-		var d duration
-		if err := d.Set(text); err == nil {
-			t.Errorf("%q was parsed as %v", text, time.Duration(d))
-		}
-	}
-}
-
 func TestHandedOverLeaseMatchesTicket(t *testing.T) {
 	t.Parallel()
 	st := holdfast.Status{Held: true, Token: 64, Owner: "client.1"}
