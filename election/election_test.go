@@ -595,25 +595,6 @@ func TestEachTermIsHigherAndHasOneLeader(t *testing.T) {
 	})
 }
 
-func TestTermsRiseWithOneLeaderOnRedis(t *testing.T) {
-	t.Parallel()
-	url := "redis://" + redistest.Start(t, nil).Addr()
-	r := &electionTrial{
-		T: t, until: 6 * time.Second, ttl: 400 * time.Millisecond,
-		think: func() time.Duration { return rand.N(30 * time.Millisecond) },
-		open: func() *holdfast.Client {
-			drv, err := redis.Open(context.Background(), url, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return openClient(t, drv)
-		},
-	}
-	if n := r.runElection(); n < 10 {
-		t.Errorf("%d terms", n)
-	}
-}
-
 // When Close ends a term, another process may lead, as after a loss.
 func TestRunReportsThatCloseEndedTerm(t *testing.T) {
 	inBubble(t, func(b *bench) {
