@@ -129,6 +129,11 @@ func (w *world) runCall() {
 	}
 	c.Marker, c.Set = rapid.SampledFrom(markers).Draw(w.t, "marker"), w.set
 	c.Short = rapid.Bool().Draw(w.t, "short")
+	w.compareCall(c)
+}
+
+// compareCall executes a call on the server and by the twin.
+func (w *world) compareCall(c Call) {
 	before := w.state
 	o, err := w.server.Run(c, w.keys)
 	if err != nil {
@@ -172,9 +177,9 @@ func (w *world) dropKeys() {
 	w.t.Logf("%s is gone", key)
 }
 
-// setCounter sets the counter.
-func (w *world) setCounter() {
-	n := rapid.SampledFrom(slices.Concat(counts, oddCounts)).Draw(w.t, "counter")
+// setCounter sets the counter to one of the values.
+func (w *world) setCounter(values []int64) {
+	n := rapid.SampledFrom(values).Draw(w.t, "counter")
 	w.runCommands([]string{"SET", w.keys.Fence, strconv.FormatInt(n, 10)})
 	w.readState()
 	w.t.Logf("counter = %d", n)
@@ -202,22 +207,13 @@ func (w *world) setMarker() {
 func TestScriptsMatchTwin(t *testing.T) {
 	t.Parallel()
 	server := connectServer(t, "a", "b")
-	keys := KeysOf("lock:differential")
 	rapid.Check(t, func(rt *rapid.T) {
-		w := &world{t: rt, server: server, keys: keys}
-		w.runCommands([]string{"DEL", keys.Lock, keys.Fence, keys.Queue})
+		w := &world{t: rt, server: server, keys: KeysOf("lock:differential")}
 		w.setMarker()
-		if _, err := server.Wakes(); err != nil { // drops the wake-ups of a failed sequence
-			rt.Fatal(err)
-		}
-		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
-			switch rapid.IntRange(0, 19).Draw(rt, "step") {
-			case 0, 1:
-				w.passTime()
-			case 2:
-				w.dropKeys()
+		w.runSteps(func(step int) {
+			switch step {
 			case 3:
-				w.setCounter()
+				w.setCounter(slices.Concat(counts, oddCounts))
 			case 4:
 				w.lockByOther()
 			case 5:
@@ -225,15 +221,34 @@ func TestScriptsMatchTwin(t *testing.T) {
 			default:
 				w.runCall()
 			}
-		}
-		got, err := server.Wakes()
-		if err != nil {
-			rt.Fatal(err)
-		}
-		if fmt.Sprint(got) != fmt.Sprint(w.wakes) {
-			rt.Fatalf("wake-ups %v, want %v", got, w.wakes)
-		}
+		})
 	})
+}
+
+// runSteps goes through random steps from the state without keys, and compares the wake-ups. Time passes and keys are
+// deleted in steps 0 to 2 of 20; other has the others.
+func (w *world) runSteps(other func(step int)) {
+	w.runCommands([]string{"DEL", w.keys.Lock, w.keys.Fence, w.keys.Queue})
+	if _, err := w.server.Wakes(); err != nil { // drops the wake-ups of a failed sequence
+		w.t.Fatal(err)
+	}
+	for range rapid.IntRange(1, 30).Draw(w.t, "steps") {
+		switch step := rapid.IntRange(0, 19).Draw(w.t, "step"); step {
+		case 0, 1:
+			w.passTime()
+		case 2:
+			w.dropKeys()
+		default:
+			other(step)
+		}
+	}
+	got, err := w.server.Wakes()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if fmt.Sprint(got) != fmt.Sprint(w.wakes) {
+		w.t.Fatalf("wake-ups %v, want %v", got, w.wakes)
+	}
 }
 
 func connectServer(t *testing.T, listening ...string) *Server {

@@ -1,8 +1,6 @@
 package differential
 
 import (
-	"fmt"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,37 +20,19 @@ func TestRedissonScriptsMatchTwin(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { server.Close() })
-	queue := wire.QueueKey("differential")
-	keys := Keys{Lock: "differential", Fence: wire.RedissonFence("differential"), Queue: queue}
+	keys := Keys{Lock: "differential", Fence: wire.RedissonFence("differential"), Queue: wire.QueueKey("differential")}
 	rapid.Check(t, func(rt *rapid.T) {
 		w := &world{t: rt, server: server, keys: keys}
-		w.runCommands([]string{"DEL", keys.Lock, keys.Fence, keys.Queue})
-		if _, err := server.Wakes(); err != nil { // drops the wake-ups of a failed sequence
-			rt.Fatal(err)
-		}
-		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
-			switch rapid.IntRange(0, 19).Draw(rt, "step") {
-			case 0, 1:
-				w.passTime()
-			case 2:
-				w.dropKeys()
+		w.runSteps(func(step int) {
+			switch step {
 			case 3:
-				n := rapid.SampledFrom(counts).Draw(rt, "counter")
-				w.runCommands([]string{"SET", keys.Fence, strconv.FormatInt(n, 10)})
-				w.readState()
+				w.setCounter(counts)
 			case 4:
 				w.lockByThread()
 			default:
 				w.callRedisson()
 			}
-		}
-		got, err := server.Wakes()
-		if err != nil {
-			rt.Fatal(err)
-		}
-		if fmt.Sprint(got) != fmt.Sprint(w.wakes) {
-			rt.Fatalf("wake-ups %v, want %v", got, w.wakes)
-		}
+		})
 	})
 }
 
@@ -111,18 +91,5 @@ func (w *world) callRedisson() {
 	if strings.ContainsAny(c.Owner+c.From, "(!") {
 		return // no owner
 	}
-	before := w.state
-	o, err := w.server.Run(c, w.keys)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Logf("%+v: %v\n\tfrom %s\n\tto   %s", c, o.Reply, Show(before, o.Before), Show(o.After, o.Before))
-	messages, difference := Compare(c, before, o, hears)
-	if difference != "" {
-		w.t.Fatalf("%s differs: %s", c.Script, difference)
-	}
-	for _, message := range messages {
-		w.wakes = append(w.wakes, [2]string{wire.Wake + ownerClient(message), message})
-	}
-	w.state = o.After
+	w.compareCall(c)
 }
