@@ -19,9 +19,8 @@ import (
 )
 
 const (
-	clockNoise = time.Second // difference between clocks that is not reported
-	oldest     = 110000      // first server version that the schema runs on
-	manyTurns  = 10000       // age of a snapshot, in transactions, from which locks become slower
+	oldest    = 110000 // first server version that the schema runs on
+	manyTurns = 10000  // age of a snapshot, in transactions, from which locks become slower
 )
 
 // Diagnose implements driver.Doctor.
@@ -144,20 +143,9 @@ func (l *doctorRun) checkRole(ctx context.Context) error {
 }
 
 func (l *doctorRun) checkClock(ctx context.Context) error {
-	var at int64 // a number, because the format of dates depends on the session
-	before := time.Now()
-	if err := l.readRow(ctx, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint", nil, &at); err != nil {
-		return err
-	}
-	rtt := time.Since(before)
-	off := time.UnixMicro(at).Sub(before.Add(rtt / 2))
-	if off.Abs() > clockNoise+rtt {
-		l.Add("clock", driver.VerdictWarning, fmt.Sprintf("its clock differs from this machine's by %v: if it was set, leases end early or late",
-			off.Round(time.Millisecond)), "have a time service slew both")
-		return nil
-	}
-	l.OK("clock", "%v from this machine's", off.Round(time.Millisecond))
-	return nil
+	return l.CheckClock(func(at *int64) error { // a number, because the format of dates depends on the session
+		return l.readRow(ctx, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint", nil, at)
+	})
 }
 
 // checkDurability checks whether a crash can undo grants.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -13,10 +12,6 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
-)
-
-const (
-	clockNoise = time.Second // difference between clocks that is not reported
 )
 
 // Diagnose implements driver.Doctor. It uses a connection of the pool given to New.
@@ -172,20 +167,7 @@ func (l *doctorRun) checkClock(ctx context.Context) error {
 		l.OK("clock", "the clock of this machine")
 		return nil
 	}
-	var at int64
-	before := time.Now()
-	if err := l.readRow(ctx, "SELECT "+l.d.now, &at); err != nil {
-		return err
-	}
-	rtt := time.Since(before)
-	off := time.UnixMicro(at).Sub(before.Add(rtt / 2))
-	if off.Abs() > clockNoise+rtt {
-		l.Add("clock", driver.VerdictWarning, fmt.Sprintf("its clock differs from this machine's by %v: if it was set, leases end early or late",
-			off.Round(time.Millisecond)), "have a time service slew both")
-		return nil
-	}
-	l.OK("clock", "%v from this machine's", off.Round(time.Millisecond))
-	return nil
+	return l.CheckClock(func(at *int64) error { return l.readRow(ctx, "SELECT "+l.d.now, at) })
 }
 
 // checkDurability checks whether a crash of the machine can undo grants.

@@ -95,6 +95,28 @@ func (n *Findings) CheckRoundTrip(limit time.Duration, ask func() error) error {
 	return nil
 }
 
+// clockNoise is the difference between clocks that is not reported.
+const clockNoise = time.Second
+
+// CheckClock compares this machine's clock with the server's, which read stores in microseconds. The server may have read
+// it at any time of the round trip.
+func (n *Findings) CheckClock(read func(at *int64) error) error {
+	var at int64
+	before := time.Now()
+	if err := read(&at); err != nil {
+		return err
+	}
+	rtt := time.Since(before)
+	off := time.UnixMicro(at).Sub(before.Add(rtt / 2))
+	if off.Abs() > clockNoise+rtt {
+		n.Add("clock", driver.VerdictWarning, fmt.Sprintf("its clock differs from this machine's by %v: if it was set, leases end early or late",
+			off.Round(time.Millisecond)), "have a time service slew both")
+		return nil
+	}
+	n.OK("clock", "%v from this machine's", off.Round(time.Millisecond))
+	return nil
+}
+
 // roundTrip returns the median of three round trips. A server that has just started answers slowly at first,
 // so roundTrip measures again while the median is slow, up to six times or twice the limit of a request.
 func roundTrip(limit time.Duration, ask func() error) (time.Duration, error) {
