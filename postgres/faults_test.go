@@ -17,38 +17,6 @@ import (
 // shortTTL is the TTL in tests that wait for the end of a lease.
 const shortTTL = time.Second
 
-// The test holds back the acquire statement until its caller has left and the release has run.
-func TestLateAcquireStatementTakesNoLock(t *testing.T) {
-	r := startRig(t)
-	for _, noWait := range []bool{true, false} {
-		d := r.newDriver()
-		p := r.linkOf(d)
-		p.Halt(".acquire(")
-		ctx, cancel := context.WithCancel(t.Context())
-		failed := make(chan error, 1)
-		go func() {
-			_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: endlessTTL, NoWait: noWait})
-			failed <- err
-		}()
-		<-p.Caught
-		cancel()
-		if err := <-failed; !errors.Is(err, context.Canceled) {
-			t.Fatalf("Acquire() = %v, want that it was cancelled", err)
-		}
-		if e := d.Nodes()[0]; e.State != driver.NodeUp {
-			t.Errorf("a cancelled caller marked the database %v: %v", e.State, e.Err)
-		}
-		if err := d.Close(); err != nil { // Close waits for the release
-			t.Fatal(err)
-		}
-		p.Resume()
-		<-p.Late
-		if left, err := r.leftoverRows(); err != nil || len(left) > 0 {
-			t.Errorf("NoWait %v: the late statement wrote %q, %v", noWait, left, err)
-		}
-	}
-}
-
 // A timeout does not count against the server if the caller left, or if this process was suspended.
 func TestCallerTimeoutIsNotServerFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -73,24 +41,6 @@ func TestCallerTimeoutIsNotServerFault(t *testing.T) {
 			cancel()
 		}
 	})
-}
-
-// The connection is cut while the statement is held back, so its owner sends the statement again.
-func TestRepeatedStatementAfterCancelTakesNoLock(t *testing.T) {
-	r := startRig(t)
-	d := r.newDriver()
-	c, p := r.Client(d), r.linkOf(d)
-	p.Halt(".acquire(")
-	got := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(c, "k", endlessTTL) })
-	first := <-p.Caught
-	p.Set(func() { p.Stop = "" })
-	first.Drop()
-	r.Release(<-got)
-	p.Resume()
-	<-p.Late
-	if left, err := r.leftoverRows(); err != nil || len(left) > 0 {
-		t.Errorf("the late statement wrote %q, %v", left, err)
-	}
 }
 
 // The hand-over also needs the release and its notification. On a busy machine the waiter may also poll once.
@@ -237,29 +187,6 @@ func TestLateRenewalDoesNotReviveLease(t *testing.T) {
 	g.TTL = endlessTTL // also bounds the time that the renewal may take
 	if err := d.Renew(r.WaitContext(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
 		t.Errorf("Renew() = %v, want ErrLost", err)
-	}
-}
-
-// The holder loses the time that the answer takes.
-func TestTrustCountsFromBeforeTheStatement(t *testing.T) {
-	const slow, ttl = 200 * time.Millisecond, 6 * shortTTL
-	r := startRig(t)
-	d := r.newDriver()
-	p := r.linkOf(d)
-	p.Set(func() { p.Slow = slow })
-	g, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if late := g.TrustedUntil.Sub(time.Now().Add(ttl - slow)); late > 0 {
-		t.Errorf("a grant is trusted %v too long", late)
-	}
-	renewal := d.Renew(r.WaitContext(), []driver.Grant{g})[0]
-	if late := renewal.TrustedUntil.Sub(time.Now().Add(ttl - slow)); renewal.Err != nil || late > 0 {
-		t.Errorf("a renewal (%v) is trusted %v too long", renewal.Err, late)
-	}
-	if err := d.Release(r.WaitContext(), g, 0); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -1,7 +1,7 @@
 package postgres_test
 
 import (
-	"context"
+	"maps"
 	"testing"
 	"time"
 
@@ -118,108 +118,37 @@ func (r *rig) timeLeft() time.Duration {
 	return time.Duration(r.countRows(query)) * time.Microsecond
 }
 
-// A statement with a shorter TTL was sent first and is executed after a confirmed renewal with a longer TTL.
-func TestLateStatementDoesNotShortenLease(t *testing.T) {
-	const short = endlessTTL / 4
-	for name, late := range map[string]func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()){
-		"renewal": func(r *rig, d *postgres.Driver) (driver.Grant, func()) {
-			g := r.AcquireGrant(d, "k", short)
-			return g, r.SendLate(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
-		},
-		"acquire": func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()) {
-			pass = r.SendLate(d, anAcquire, true, r.AcquireInto(d, driver.Request{Key: "k", TTL: short}, &g))
-			return g, pass
-		},
-		"adopt": func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()) {
-			from := r.AcquireAdoptable(r.newDriver(), short)
-			pass = r.SendLate(d, anAdoption, true, func(ctx context.Context) {
-				var err error
-				if g, err = d.Adopt(ctx, from); err != nil {
-					r.Error(err)
-				}
-			})
-			return g, pass
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := startRig(t)
-			d := r.newDriver()
-			g, pass := late(r, d)
-			r.RenewGrant(d, g, endlessTTL)
-			pass()
-			if left := r.timeLeft(); left < endlessTTL/2 {
-				t.Errorf("the lock lasts %v, and its holder trusts it for %v", left, endlessTTL)
-			}
-			r.NoError(d.Release(r.WaitContext(), g, 0))
-			r.checkCleared()
-		})
+// lateBench returns r for the checks of late statements.
+func (r *rig) lateBench() fixture.LateBench {
+	return fixture.LateBench{
+		Rig: r.Rig, Open: func() driver.Driver { return r.newDriver() }, TimeLeft: r.timeLeft, Leftovers: r.leftoverRows,
+		Expire: func() { r.execSQL("UPDATE holdfast.lock SET expires = clock_timestamp()") },
 	}
 }
 
-// A late statement neither takes nor prolongs a lease that is over.
+var lateStatements = map[string]fixture.LateStatement{
+	"acquire": {Text: anAcquire}, "renewal": {Text: aRenewal, Call: fixture.LateRenewal},
+}
+
+func TestLateStatementDoesNotShortenLease(t *testing.T) {
+	all := maps.Clone(lateStatements)
+	all["adopt"] = fixture.LateStatement{Text: anAdoption, Call: fixture.LateAdoption}
+	for name, s := range all {
+		t.Run(name, func(t *testing.T) { startRig(t).lateBench().CheckLateShortensNothing(s) })
+	}
+}
+
+func TestLateAcquireStatementTakesNoLock(t *testing.T) {
+	r := startRig(t)
+	for _, noWait := range []bool{true, false} {
+		r.lateBench().CheckGoneSender(lateStatements["acquire"], noWait)
+	}
+}
+
 func TestLateStatementDoesNotReviveLease(t *testing.T) {
-	for name, end := range map[string]func(r *rig, d *postgres.Driver, g driver.Grant){
-		"release": func(r *rig, d *postgres.Driver, g driver.Grant) { r.NoError(d.Release(r.WaitContext(), g, 0)) },
-		"release, kept": func(r *rig, d *postgres.Driver, g driver.Grant) {
-			r.NoError(d.Release(r.WaitContext(), g, shortTTL))
-		},
-		"force": func(r *rig, d *postgres.Driver, g driver.Grant) {
-			_, err := r.newDriver().Force(r.WaitContext(), "k", g.Token, "")
-			r.NoError(err)
-			r.NoError(d.Release(r.WaitContext(), g, 0)) // a client also releases what it has lost
-		},
-		"adoption": func(r *rig, d *postgres.Driver, g driver.Grant) {
-			d.Detach(g)
-			heir := r.newDriver()
-			own, err := heir.Adopt(r.WaitContext(), g)
-			r.NoError(err)
-			r.NoError(d.Close()) // waits for the work that Detach has begun
-			r.NoError(heir.Release(r.WaitContext(), own, 0))
-		},
-		"force, of which its holder has not heard": func(r *rig, _ *postgres.Driver, g driver.Grant) {
-			ok, err := r.newDriver().Force(r.WaitContext(), "k", g.Token, "")
-			if r.NoError(err); !ok {
-				r.Error("Force() released nothing")
-			}
-		},
-		"adoption, of which its holder has not heard": func(r *rig, _ *postgres.Driver, g driver.Grant) {
-			heir := r.newDriver()
-			own, err := heir.Adopt(r.WaitContext(), g)
-			r.NoError(err)
-			r.NoError(heir.Release(r.WaitContext(), own, 0))
-		},
-		"lapse, of which its holder has not heard": func(r *rig, _ *postgres.Driver, g driver.Grant) {
-			r.execSQL("UPDATE holdfast.lock SET expires = clock_timestamp()")
-			next := r.newDriver()
-			r.NoError(next.Release(r.WaitContext(), r.AcquireGrant(next, "k", endlessTTL), 0))
-		},
-		"lapse of what was detached": func(r *rig, d *postgres.Driver, g driver.Grant) {
-			d.Detach(g)
-			r.NoError(d.Close())
-			r.execSQL("UPDATE holdfast.lock SET expires = clock_timestamp()")
-		},
-	} {
-		for text, send := range map[string]func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()){
-			anAcquire: func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()) {
-				pass = r.SendLate(d, anAcquire, true, r.AcquireInto(d, driver.Request{Key: "k", TTL: endlessTTL, Adoptable: true}, &g))
-				return g, pass
-			},
-			aRenewal: func(r *rig, d *postgres.Driver) (driver.Grant, func()) {
-				g := r.AcquireAdoptable(d, endlessTTL)
-				return g, r.SendLate(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
-			},
-		} {
-			t.Run(name+" "+text, func(t *testing.T) {
-				r := startRig(t)
-				d := r.newDriver()
-				g, pass := send(r, d)
-				end(r, d, g)
-				pass()
-				if left := r.timeLeft(); left > shortTTL {
-					t.Errorf("after the lease expired, a late statement holds the lock for %v", left)
-				}
-				r.checkCleared()
-			})
+	for name, end := range fixture.LeaseEnds {
+		for what, s := range lateStatements {
+			t.Run(name+", "+what, func(t *testing.T) { startRig(t).lateBench().CheckLateRevivesNothing(s, end) })
 		}
 	}
 }
@@ -298,8 +227,4 @@ func TestFullNotificationQueueKeepsHandOver(t *testing.T) {
 }
 
 // During MinHold, neither the owner that released the lock nor the owner that Inspect names can adopt it.
-func TestMinHoldLockCannotBeAdopted(t *testing.T) {
-	r := startRig(t)
-	fixture.CheckKeptLock(r.Rig, r.newDriver(), r.newDriver(), 6*shortTTL, r.timeLeft)
-	r.checkCleared()
-}
+func TestMinHoldLockCannotBeAdopted(t *testing.T) { startRig(t).lateBench().CheckKeptLock() }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -35,176 +36,46 @@ func (r *rig) makeRowKnown(d *sqllock.Driver) {
 	r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", long), 0))
 }
 
-// A statement with a shorter TTL was sent first and is executed after a confirmed renewal with a longer TTL.
+// lateBench returns r for the checks of late statements.
+func (r *rig) lateBench() fixture.LateBench {
+	return fixture.LateBench{
+		Rig: r.Rig, Open: func() driver.Driver { return r.newDriver() }, TimeLeft: r.timeLeft, Leftovers: r.leftoverRows,
+		Expire: func() { r.execSQL("UPDATE holdfast_lock SET expires = 1") },
+	}
+}
+
+var lateStatements = map[string]fixture.LateStatement{
+	"first acquire":   {Text: anInsert},
+	"acquire":         {Text: aChange, Row: true},
+	"acquire, unread": {Text: aTake, Known: true},
+	"renewal":         {Text: aRenewal, Call: fixture.LateRenewal, Detached: true},
+	"renewal, unread": {Text: aKnown, Call: fixture.LateRenewal},
+}
+
 func TestLateStatementDoesNotShortenLease(t *testing.T) {
-	const short = long / 4
-	for name, late := range map[string]func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()){
-		"renewal": func(r *rig, d *sqllock.Driver) (driver.Grant, func()) {
-			g := r.AcquireGrant(d, "k", short)
-			d.Detach(g)
-			return g, r.SendLate(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
-		},
-		"renewal, unread": func(r *rig, d *sqllock.Driver) (driver.Grant, func()) {
-			g := r.AcquireGrant(d, "k", short)
-			return g, r.SendLate(d, aKnown, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
-		},
-		"acquire, first of the name": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
-			pass = r.SendLate(d, anInsert, true, r.AcquireInto(d, driver.Request{Key: "k", TTL: short}, &g))
-			return g, pass
-		},
-		"acquire": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
-			r.makeRow()
-			pass = r.SendLate(d, aChange, true, r.AcquireInto(d, driver.Request{Key: "k", TTL: short}, &g))
-			return g, pass
-		},
-		"acquire, unread": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
-			r.makeRowKnown(d)
-			pass = r.SendLate(d, aTake, true, r.AcquireInto(d, driver.Request{Key: "k", TTL: short}, &g))
-			return g, pass
-		},
-		"adopt": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
-			from := r.AcquireAdoptable(r.newDriver(), short)
-			pass = r.SendLate(d, aChange, true, func(ctx context.Context) {
-				var err error
-				if g, err = d.Adopt(ctx, from); err != nil {
-					r.Error(err)
-				}
-			})
-			return g, pass
-		},
-	} {
+	all := maps.Clone(lateStatements)
+	all["adopt"] = fixture.LateStatement{Text: aChange, Call: fixture.LateAdoption}
+	for name, s := range all {
 		t.Run(name, func(t *testing.T) {
-			forEach(t, servers, func(r *rig) {
-				d := r.newDriver()
-				g, pass := late(r, d)
-				r.RenewGrant(d, g, long)
-				pass()
-				if left := r.timeLeft(); left < long/2 {
-					r.Errorf("the lock lasts %v, and its holder trusts it for %v", left, long)
-				}
-				r.NoError(d.Release(r.WaitContext(), g, 0))
-				r.checkCleared()
-			})
+			forEach(t, servers, func(r *rig) { r.lateBench().CheckLateShortensNothing(s) })
 		})
 	}
 }
 
-// A late statement neither takes nor prolongs a lease that is over.
 func TestLateStatementDoesNotReviveLease(t *testing.T) {
-	for name, end := range map[string]func(r *rig, d *sqllock.Driver, g driver.Grant){
-		"release": func(r *rig, d *sqllock.Driver, g driver.Grant) { r.NoError(d.Release(r.WaitContext(), g, 0)) },
-		"release, kept": func(r *rig, d *sqllock.Driver, g driver.Grant) {
-			r.NoError(d.Release(r.WaitContext(), g, brief))
-		},
-		"force": func(r *rig, d *sqllock.Driver, g driver.Grant) {
-			_, err := r.newDriver().Force(r.WaitContext(), "k", g.Token, "")
-			r.NoError(err)
-			r.NoError(d.Release(r.WaitContext(), g, 0)) // a client also releases what it has lost
-		},
-		"adoption": func(r *rig, d *sqllock.Driver, g driver.Grant) {
-			d.Detach(g)
-			heir := r.newDriver()
-			own, err := heir.Adopt(r.WaitContext(), g)
-			r.NoError(err)
-			r.NoError(heir.Release(r.WaitContext(), own, 0))
-		},
-		"force, of which its holder has not heard": func(r *rig, _ *sqllock.Driver, g driver.Grant) {
-			_, err := r.newDriver().Force(r.WaitContext(), "k", g.Token, "")
-			r.NoError(err)
-		},
-		"adoption, of which its holder has not heard": func(r *rig, _ *sqllock.Driver, g driver.Grant) {
-			heir := r.newDriver()
-			own, err := heir.Adopt(r.WaitContext(), g)
-			r.NoError(err)
-			r.NoError(heir.Release(r.WaitContext(), own, 0))
-		},
-		"lapse of what was detached": func(r *rig, d *sqllock.Driver, g driver.Grant) {
-			d.Detach(g)
-			r.execSQL("UPDATE holdfast_lock SET expires = 1")
-		},
-		"lapse and the next holder": func(r *rig, d *sqllock.Driver, g driver.Grant) {
-			d.Detach(g)
-			r.execSQL("UPDATE holdfast_lock SET expires = 1")
-			next := r.newDriver()
-			r.NoError(next.Release(r.WaitContext(), r.AcquireGrant(next, "k", long), 0))
-		},
-	} {
-		for what, send := range map[string]func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()){
-			"first acquire": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
-				pass = r.SendLate(d, anInsert, true, r.AcquireInto(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
-				return g, pass
-			},
-			"acquire": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
-				r.makeRow()
-				pass = r.SendLate(d, aChange, true, r.AcquireInto(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
-				return g, pass
-			},
-			"acquire, unread": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
-				r.makeRowKnown(d)
-				pass = r.SendLate(d, aTake, true, r.AcquireInto(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
-				return g, pass
-			},
-			"renewal": func(r *rig, d *sqllock.Driver) (driver.Grant, func()) {
-				g := r.AcquireAdoptable(d, long)
-				d.Detach(g)
-				return g, r.SendLate(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
-			},
-			"renewal, unread": func(r *rig, d *sqllock.Driver) (driver.Grant, func()) {
-				g := r.AcquireAdoptable(d, long)
-				return g, r.SendLate(d, aKnown, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
-			},
-		} {
+	for name, end := range fixture.LeaseEnds {
+		for what, s := range lateStatements {
 			t.Run(name+", "+what, func(t *testing.T) {
-				forEach(t, servers, func(r *rig) {
-					d := r.newDriver()
-					g, pass := send(r, d)
-					end(r, d, g)
-					pass()
-					if left := r.timeLeft(); left > brief {
-						r.Errorf("after the lease expired, a late statement holds the lock for %v", left)
-					}
-					r.checkCleared()
-				})
+				forEach(t, servers, func(r *rig) { r.lateBench().CheckLateRevivesNothing(s, end) })
 			})
 		}
 	}
 }
 
-// The test holds back the acquire statement until its caller has left and the release has run.
 func TestLateAcquireStatementTakesNoLock(t *testing.T) {
-	for name, prepare := range map[string]func(r *rig, d *sqllock.Driver) (text string){
-		"first of the name": func(*rig, *sqllock.Driver) string { return anInsert },
-		"known name":        func(r *rig, _ *sqllock.Driver) string { r.makeRow(); return aChange },
-		"unread":            func(r *rig, d *sqllock.Driver) string { r.makeRowKnown(d); return aTake },
-	} {
-		t.Run(name, func(t *testing.T) {
-			forEach(t, servers, func(r *rig) {
-				d := r.newDriver()
-				text := prepare(r, d)
-				p := r.linkOf(d)
-				p.Halt(text)
-				ctx, cancel := context.WithCancel(r.Context())
-				failed := make(chan error, 1)
-				go func() {
-					_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long, NoWait: true})
-					failed <- err
-				}()
-				<-p.Caught
-				p.Set(func() { p.Stop = "" })
-				cancel()
-				if err := <-failed; !errors.Is(err, context.Canceled) {
-					r.Fatalf("Acquire() = %v, want that it was cancelled", err)
-				}
-				if e := d.Nodes()[0]; e.State != driver.NodeUp {
-					r.Errorf("a cancelled caller marked the database %v: %v", e.State, e.Err)
-				}
-				r.NoError(d.Close()) // Close waits for the release
-				p.Resume()
-				<-p.Late
-				if left, err := r.leftoverRows(); err != nil || len(left) > 0 {
-					r.Errorf("the late statement wrote %q, %v", left, err)
-				}
-			})
+	for _, what := range []string{"first acquire", "acquire", "acquire, unread"} {
+		t.Run(what, func(t *testing.T) {
+			forEach(t, servers, func(r *rig) { r.lateBench().CheckGoneSender(lateStatements[what], true) })
 		})
 	}
 }
@@ -234,10 +105,7 @@ func TestReleaseSeesNewWaiter(t *testing.T) {
 
 // During MinHold, neither the owner that released the lock nor the owner that Inspect names can adopt it.
 func TestMinHoldLockCannotBeAdopted(t *testing.T) {
-	forEach(t, kinds, func(r *rig) {
-		fixture.CheckKeptLock(r.Rig, r.newDriver(), r.newDriver(), 6*brief, r.timeLeft)
-		r.checkCleared()
-	})
+	forEach(t, kinds, func(r *rig) { r.lateBench().CheckKeptLock() })
 }
 
 // If a lock is handed to a waiter and taken away before the waiter reads the grant, the waiter gets its next
