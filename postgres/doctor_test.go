@@ -29,9 +29,7 @@ var _ driver.Doctor = (*postgres.Driver)(nil)
 func (r *rig) badFindings(dsn string) (bad []driver.Finding) {
 	r.Helper()
 	found, err := runDoctor(r.WaitContext(), dsn, time.Minute, &r.opts)
-	if err != nil {
-		r.Fatal(err)
-	}
+	r.NoError(err)
 	for _, f := range found {
 		if f.Bad() {
 			bad = append(bad, f)
@@ -120,9 +118,7 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 	dsn := func(more string) string { return s.DSN() + " " + more }
 	pooled := func(r *rig, mode string) string {
 		p, err := pgproc.StartPooler(r.Context(), s, mode, 20)
-		if err != nil {
-			r.Fatal(err)
-		}
+		r.NoError(err)
 		r.Cleanup(func() { p.Stop() })
 		return p.DSN()
 	}
@@ -192,13 +188,9 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 	t.Run("certificates and keys", func(t *testing.T) {
 		r := start(t)
 		cert, err := redisproc.NewCertificate(t.TempDir())
-		if err != nil {
-			t.Fatal(err)
-		}
+		r.NoError(err)
 		old, err := redisproc.NewCertificateLike(t.TempDir(), func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Hour) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		r.NoError(err)
 		url := func(addr, more string) string { return "postgres://holdfast:hunter2@" + addr + "/postgres?" + more }
 		safe, verified := serveTLS(t, cert), "sslmode=verify-full&sslrootcert="+cert.Cert
 		_, port, _ := net.SplitHostPort(safe)
@@ -207,9 +199,7 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 		r.wantOneFinding(url(safe, "sslmode=verify-full"), "reach", driver.VerdictFault, "unknown authority",
 			"give the CA that signed its certificate by sslrootcert")
 		r.wantOneFinding(url(serveTLS(t, nil), verified), "reach", driver.VerdictFault, "refused TLS", "turn on ssl")
-		if err := os.Chmod(cert.Key, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		r.NoError(os.Chmod(cert.Key, 0o644))
 		r.wantOneFinding(dsn("sslcert="+cert.Cert+" sslkey='"+cert.Key+"'"), "files", driver.VerdictWarning, cert.Key, "chmod o= ")
 	})
 	t.Run("a certificate that nobody verifies", func(t *testing.T) {

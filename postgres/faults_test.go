@@ -73,11 +73,7 @@ func TestDeadWaiterLosesItsTurn(t *testing.T) {
 	holder, dead := r.newClient(), r.newDriver()
 	l := r.Acquire(holder, "k", endlessTTL)
 	ctx, cancel := context.WithCancel(t.Context())
-	gone := make(chan struct{})
-	go func() {
-		defer close(gone)
-		dead.Acquire(ctx, driver.Request{Key: "k", TTL: endlessTTL})
-	}()
+	gone := fixture.AcquireAsync(ctx, dead, driver.Request{Key: "k", TTL: endlessTTL})
 	r.Eventually("it waits", func() bool { return r.waiterCount("k") == 1 })
 	p := r.linkOf(dead)
 	p.Set(func() { p.Hole = true })
@@ -178,9 +174,7 @@ func TestLateRenewalDoesNotReviveLease(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	g, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: shortTTL}) // short: it expires
-	if err != nil {
-		t.Fatal(err)
-	}
+	r.NoError(err)
 	r.Eventually("it has lapsed", func() bool {
 		return r.countRows("SELECT count(*) FROM holdfast.lock WHERE expires <= clock_timestamp()") == 1
 	})

@@ -21,9 +21,7 @@ import (
 func (r *rig) beginTx() pgx.Tx {
 	r.Helper()
 	tx, err := r.pool.Begin(r.Context())
-	if err != nil {
-		r.Fatal(err)
-	}
+	r.NoError(err)
 	r.Cleanup(func() { tx.Rollback(context.Background()) })
 	return tx
 }
@@ -32,9 +30,7 @@ func (r *rig) beginTx() pgx.Tx {
 func (r *rig) holdLock(d *postgres.Driver, ttl time.Duration) *holdfast.Lease {
 	r.Helper()
 	l, err := r.Client(d).Acquire(r.WaitContext(), "k", &holdfast.AcquireOptions{TTL: ttl, NoRenew: true, Adoptable: true})
-	if err != nil {
-		r.Fatal(err)
-	}
+	r.NoError(err)
 	return l
 }
 
@@ -55,15 +51,11 @@ func TestFencedTransactionKeepsLock(t *testing.T) {
 			d := r.newDriver()
 			l := r.holdLock(d, endlessTTL)
 			tx := r.beginTx()
-			if err := d.FenceTx(t.Context(), tx, l); err != nil {
-				t.Fatal(err)
-			}
+			r.NoError(d.FenceTx(t.Context(), tx, l))
 			other := r.newClient()
 			next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(other, "k", endlessTTL) })
 			r.Eventually("another waits", func() bool { return r.waiterCount("k") == 1 })
-			if err := end(r, l); err != nil {
-				t.Fatal(err)
-			}
+			r.NoError(end(r, l))
 			r.Eventually("the lease is over", func() bool {
 				return r.countRows("SELECT count(*) FROM holdfast.lock WHERE expires <= clock_timestamp()") == 1
 			})
@@ -103,12 +95,8 @@ func TestAdoptionWaitsForFencedTransaction(t *testing.T) {
 	d, heir := r.newDriver(), r.newClient()
 	l := r.holdLock(d, endlessTTL)
 	tx := r.beginTx()
-	if err := d.FenceTx(t.Context(), tx, l); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Detach(); err != nil {
-		t.Fatal(err)
-	}
+	r.NoError(d.FenceTx(t.Context(), tx, l))
+	r.NoError(l.Detach())
 	under, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if _, err := heir.Adopt(under, "k", l.Owner(), l.Token(), &holdfast.AcquireOptions{TTL: endlessTTL}); !errors.Is(err, holdfast.ErrUnavailable) {
@@ -120,9 +108,7 @@ func TestAdoptionWaitsForFencedTransaction(t *testing.T) {
 	heir = r.newClient()
 	tx.Commit(t.Context())
 	next, err := heir.Adopt(r.WaitContext(), "k", l.Owner(), l.Token(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r.NoError(err)
 	r.Release(next)
 }
 
@@ -131,9 +117,7 @@ func TestRenewalsContinueUnderTransaction(t *testing.T) {
 	d := r.newDriver()
 	l := r.Acquire(r.Client(d), "k", endlessTTL)
 	tx := r.beginTx()
-	if err := d.FenceTx(t.Context(), tx, l); err != nil {
-		t.Fatal(err)
-	}
+	r.NoError(d.FenceTx(t.Context(), tx, l))
 	if err := l.Extend(r.WaitContext(), endlessTTL); err != nil {
 		t.Errorf("Extend() = %v", err)
 	}
@@ -148,9 +132,7 @@ func TestFenceTxRejectsEndedLease(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	l := r.holdLock(d, endlessTTL)
-	if err := r.newClient().ForceRelease(r.WaitContext(), "k", l.Token(), ""); err != nil {
-		t.Fatal(err)
-	}
+	r.NoError(r.newClient().ForceRelease(r.WaitContext(), "k", l.Token(), ""))
 	if err := d.FenceTx(t.Context(), r.beginTx(), l); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("after a force release: %v, want ErrLost", err)
 	}

@@ -90,13 +90,9 @@ func TestWaiterLearnsThatTransactionOutlivedLease(t *testing.T) {
 	r := startRig(t)
 	l, tx, waiting := r.holdLock(r.newDriver(), endlessTTL), r.beginTx(), r.newDriver()
 	r.NoError(waiting.FenceTx(t.Context(), tx, l))
-	got := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	go func() {
-		_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: endlessTTL})
-		got <- err
-	}()
+	got := fixture.AcquireAsync(ctx, waiting, driver.Request{Key: "k", TTL: endlessTTL})
 	r.Eventually("it listens", func() bool { return r.listenerCount() == 1 })
 	heard := r.Counts(waiting)["notice"]
 	r.Release(l)

@@ -237,11 +237,7 @@ func TestWaitSurvivesPasswordRotation(t *testing.T) {
 	d, err := postgres.Open(t.Context(), "postgres://locked@/postgres?host="+host+"&passfile="+url.QueryEscape(file), &r.opts)
 	fixture.CloseAtEnd(r.Rig, d, err)
 	l := r.Acquire(r.newClient(), "k", endlessTTL)
-	got := make(chan error, 1)
-	go func() {
-		_, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: endlessTTL})
-		got <- err
-	}()
+	got := fixture.AcquireAsync(r.WaitContext(), d, driver.Request{Key: "k", TTL: endlessTTL})
 	r.Eventually("it waits", func() bool { return r.waiterCount("k") == 1 })
 
 	r.execSQL("ALTER ROLE locked PASSWORD 'hunter2'")

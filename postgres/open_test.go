@@ -87,9 +87,7 @@ func TestErrorNamesMissingPermissions(t *testing.T) {
 	r.execSQL(`GRANT USAGE ON SCHEMA "` + r.opts.Schema + `" TO "none ` + r.opts.Schema + `"`)
 	r.execSQL(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "` + r.opts.Schema + `" TO "none ` + r.opts.Schema + `"`)
 	d, err := postgres.Open(t.Context(), dsn, &r.opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r.NoError(err)
 	c := r.Client(d)
 	r.Release(r.Acquire(c, "k", endlessTTL)) // these permissions are enough
 }
@@ -100,9 +98,7 @@ func TestWrongPasswordErrorHidesPassword(t *testing.T) {
 	r := newRigOn(t, s)
 	r.execSQL("CREATE ROLE locked LOGIN PASSWORD 'hunter1'")
 	var dir string
-	if err := r.pool.QueryRow(t.Context(), "SHOW data_directory").Scan(&dir); err != nil {
-		t.Fatal(err)
-	}
+	r.NoError(r.pool.QueryRow(t.Context(), "SHOW data_directory").Scan(&dir))
 	r.execSQL("COPY (VALUES ('local all locked scram-sha-256'), ('local all all trust')) TO '" + dir + "/pg_hba.conf'")
 	r.execSQL("SELECT pg_reload_conf()")
 	socket := url.QueryEscape(strings.TrimSuffix(socketPath(s.DSN()), "/.s.PGSQL.5432"))
@@ -185,18 +181,12 @@ func TestAcquireWaitsForDatabaseThatIsDown(t *testing.T) {
 	p := r.newRelay()
 	p.Set(func() { p.Refuse = true })
 	d, err := postgres.Open(t.Context(), "postgres://holdfast:hunter2@"+p.Addr+"/postgres?sslmode=disable", &r.opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r.NoError(err)
 	c := r.Client(d)
 	_, err = c.TryAcquire(r.WaitContext(), "k", nil)
 	r.checkError(err, holdfast.ErrUnavailable, p.Addr)
 	told := make(chan error, 10)
-	got := make(chan error, 1)
-	go func() {
-		_, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: endlessTTL, OnObstacle: func(err error) { told <- err }})
-		got <- err
-	}()
+	got := fixture.AcquireAsync(r.WaitContext(), d, driver.Request{Key: "k", TTL: endlessTTL, OnObstacle: func(err error) { told <- err }})
 	r.checkError(<-told, holdfast.ErrUnavailable)
 	p.Set(func() { p.Refuse = false })
 	if err := <-got; err != nil {
@@ -207,24 +197,16 @@ func TestAcquireWaitsForDatabaseThatIsDown(t *testing.T) {
 func TestErrorNamesExhaustedPool(t *testing.T) {
 	r := startRig(t)
 	cfg, err := pgxpool.ParseConfig(server.DSN() + " pool_max_conns=2")
-	if err != nil {
-		t.Fatal(err)
-	}
+	r.NoError(err)
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r.NoError(err)
 	defer pool.Close()
 	d, err := postgres.New(r.Context(), pool, withoutCheck(r.opts))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r.NoError(err)
 	defer d.Close()
 	for range 2 {
 		conn, err := pool.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		r.NoError(err)
 		defer conn.Release()
 	}
 	_, err = d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: shortTTL, NoWait: true}) // short: nothing is granted
@@ -250,9 +232,7 @@ func TestConcurrentMigrateCreatesOneSchema(t *testing.T) {
 		t.Errorf("%d rows of versions", n)
 	}
 	text, err := postgres.Schema(&r.opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r.NoError(err)
 	l := r.Acquire(r.newClient(), "k", endlessTTL)
 	r.execSQL(text, pgx.QueryExecModeSimpleProtocol) // as if run by hand, with locks held
 	if err := l.Extend(r.WaitContext(), endlessTTL); err != nil {

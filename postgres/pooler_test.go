@@ -79,9 +79,7 @@ func TestDriverReportsPollingBehindPoolerOnce(t *testing.T) {
 				defer mu.Unlock()
 				events = append(events, e)
 			}}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			r.NoError(err)
 			for range 2 { // only the first wait reports it
 				l := r.Acquire(r.newClient(), "k", endlessTTL)
 				next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(c, "k", endlessTTL) })
@@ -182,9 +180,7 @@ func TestLocksSurviveServerCrash(t *testing.T) {
 	next := fixture.RunAsync(func() *holdfast.Lease { return r.Acquire(waiter, "k", endlessTTL) })
 	r.Eventually("another waits", func() bool { return r.waiterCount("k") == 1 })
 	s.Kill()
-	if err := s.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	r.NoError(s.Restart(t.Context()))
 	if _, err := r.newClient().TryAcquire(r.WaitContext(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
 		t.Errorf("TryAcquire() after the crash = %v, want ErrHeld", err)
 	}

@@ -81,9 +81,7 @@ func newRigOn(t testing.TB, s *pgproc.Server) *rig {
 func (r *rig) openPool(dsn string) *pgxpool.Pool {
 	r.Helper()
 	pool, err := pgxpool.New(r.Context(), dsn)
-	if err != nil {
-		r.Fatal(err)
-	}
+	r.NoError(err)
 	r.Cleanup(pool.Close)
 	return pool
 }
@@ -157,9 +155,7 @@ func (r *rig) execSQL(sql string, args ...any) {
 
 func (r *rig) countRows(sql string, args ...any) (n int) {
 	r.Helper()
-	if err := r.pool.QueryRow(r.Context(), r.in(sql), args...).Scan(&n); err != nil {
-		r.Fatal(err)
-	}
+	r.NoError(r.pool.QueryRow(r.Context(), r.in(sql), args...).Scan(&n))
 	return n
 }
 

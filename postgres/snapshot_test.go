@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
@@ -65,11 +66,7 @@ func TestFenceTxRejectsLeaseThatEndedAfterSnapshot(t *testing.T) {
 		"release": func(r *rig, d *postgres.Driver, g driver.Grant) { r.NoError(d.Release(r.WaitContext(), g, 0)) },
 		"hand-over": func(r *rig, d *postgres.Driver, g driver.Grant) {
 			other := r.newDriver()
-			got := make(chan error, 1)
-			go func() {
-				_, err := other.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: endlessTTL})
-				got <- err
-			}()
+			got := fixture.AcquireAsync(r.WaitContext(), other, driver.Request{Key: "k", TTL: endlessTTL})
 			r.Eventually("another waits", func() bool { return r.waiterCount("k") == 1 })
 			r.NoError(d.Release(r.WaitContext(), g, 0))
 			r.NoError(<-got)

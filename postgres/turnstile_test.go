@@ -209,11 +209,7 @@ func TestCancelledWaitDeletesItsMark(t *testing.T) {
 	g := r.AcquireGrant(holder, "k", endlessTTL)
 	r.execOn(r.openSession(), "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
 	ctx, cancel := context.WithCancel(t.Context())
-	failed := make(chan error, 1)
-	go func() {
-		_, err := waiter.Acquire(ctx, driver.Request{Key: "k", TTL: endlessTTL})
-		failed <- err
-	}()
+	failed := fixture.AcquireAsync(ctx, waiter, driver.Request{Key: "k", TTL: endlessTTL})
 	r.Eventually("it blocks at the turnstile", func() bool { return r.atTurnstile(false) == 1 })
 	cancel()
 	if err := <-failed; !errors.Is(err, context.Canceled) || !errors.Is(err, driver.ErrHeld) {

@@ -181,11 +181,7 @@ func TestRunningProgramAcceptsNewerTables(t *testing.T) {
 		d := r.newDriver()
 		c := r.Client(d)
 		l, old := r.Acquire(c, "k", long), r.AcquireGrant(d, "waited for", long)
-		served := make(chan error, 1)
-		go func() {
-			_, err := d.Acquire(r.WaitContext(), driver.Request{Key: "waited for", TTL: long})
-			served <- err
-		}()
+		served := fixture.AcquireAsync(r.WaitContext(), d, driver.Request{Key: "waited for", TTL: long})
 		r.execSQL("INSERT INTO holdfast_version (version) VALUES (99)")
 		r.NoError(d.Ping(r.WaitContext()))
 		if e := d.Nodes()[0]; e.State != driver.NodeUp {

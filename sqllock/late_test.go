@@ -293,11 +293,7 @@ func TestDeadWaiterLosesItsTurn(t *testing.T) {
 		holder, dead := r.newClient(), r.newDriver()
 		l := r.Acquire(holder, "k", long)
 		ctx, cancel := context.WithCancel(r.Context())
-		gone := make(chan struct{})
-		go func() {
-			defer close(gone)
-			dead.Acquire(ctx, driver.Request{Key: "k", TTL: long})
-		}()
+		gone := fixture.AcquireAsync(ctx, dead, driver.Request{Key: "k", TTL: long})
 		r.Eventually("it waits", func() bool { return r.waiterCount() == 1 })
 		p := r.linkOf(dead)
 		p.Set(func() { p.Hole = true })

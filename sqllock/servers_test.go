@@ -211,11 +211,7 @@ func TestLocksSurviveCutConnections(t *testing.T) {
 				r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "new", long), 0))
 				held := r.AcquireGrant(holder, "k", long)
 				ctx, leave := context.WithCancel(r.WaitContext())
-				gone := make(chan error, 1)
-				go func() {
-					_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long})
-					gone <- err
-				}()
+				gone := fixture.AcquireAsync(ctx, d, driver.Request{Key: "k", TTL: long})
 				r.Eventually("it waits", func() bool { return r.waiterCount() == 1 })
 				leave()
 				if err := <-gone; !errors.Is(err, context.Canceled) {

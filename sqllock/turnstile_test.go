@@ -207,11 +207,7 @@ func TestLateTurnstileStatementTakesNoLock(t *testing.T) {
 		p := r.linkOf(d)
 		p.Halt(aTake)
 		ctx, cancel := context.WithCancel(r.Context())
-		failed := make(chan error, 1)
-		go func() {
-			_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long})
-			failed <- err
-		}()
+		failed := fixture.AcquireAsync(ctx, d, driver.Request{Key: "k", TTL: long})
 		<-p.Caught
 		p.Set(func() { p.Stop = "" })
 		cancel()

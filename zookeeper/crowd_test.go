@@ -51,11 +51,7 @@ func TestCancelInQueueSendsNoRequest(t *testing.T) {
 		r.Release(r.Acquire(r.Client(d), "k", longTTL)) // creates the folder
 		r.EachLinkOf(d, func(_ int, l *fixture.Link) { l.Slow = 500 * time.Millisecond })
 		before := r.Counts(d)["create"]
-		served := make(chan error, 1)
-		go func() {
-			_, err := d.Acquire(r.Context(), driver.Request{Key: "k", TTL: longTTL})
-			served <- err
-		}()
+		served := fixture.AcquireAsync(r.Context(), d, driver.Request{Key: "k", TTL: longTTL})
 		r.Eventually("one has its turn", func() bool { return r.Counts(d)["create"] > before })
 		ctx, cancel := context.WithTimeout(r.Context(), 100*time.Millisecond)
 		defer cancel()

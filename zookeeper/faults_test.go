@@ -454,11 +454,7 @@ func TestCancelledWaiterDeletesItsNode(t *testing.T) {
 		g := r.AcquireGrant(d, "k", longTTL)
 		r.AcquireGrant(waiting, "other", longTTL) // keeps the session
 		ctx, cancel := context.WithCancel(t.Context())
-		left := make(chan error, 1)
-		go func() {
-			_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: longTTL})
-			left <- err
-		}()
+		left := fixture.AcquireAsync(ctx, waiting, driver.Request{Key: "k", TTL: longTTL})
 		r.awaitNodes(d, "k", 2)
 		cancel()
 		if err := <-left; !errors.Is(err, context.Canceled) { // the wait may not know the holder yet
@@ -501,11 +497,7 @@ func TestWaiterReportsObstacleAfterHolderChange(t *testing.T) {
 		var all sync.WaitGroup
 		defer all.Wait()
 		defer cancel()
-		second := make(chan error, 1)
-		go func() {
-			_, err := d.Acquire(r.WaitContext(), driver.Request{Key: "k", TTL: longTTL})
-			second <- err
-		}()
+		second := fixture.AcquireAsync(r.WaitContext(), d, driver.Request{Key: "k", TTL: longTTL})
 		r.awaitWaiter(look, "k")
 		r.EachLinkOf(last, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "read", true })
 		told := make(chan bool, 10)

@@ -195,12 +195,8 @@ func TestReplacedFilesGrantNoLock(t *testing.T) {
 			}
 			holder, waiter, idle := openDriver(t, url, nil), openDriver(t, url, nil), openDriver(t, url, nil)
 			g := r.AcquireGrant(holder, "k", fixture.LongTTL)
-			waited := make(chan error, 1)
 			obstacle := make(chan error, 9)
-			go func() {
-				_, err := waiter.Acquire(boundedContext(t), driver.Request{Key: "k", TTL: fixture.LongTTL, OnObstacle: func(err error) { obstacle <- err }})
-				waited <- err
-			}()
+			waited := fixture.AcquireAsync(boundedContext(t), waiter, driver.Request{Key: "k", TTL: fixture.LongTTL, OnObstacle: func(err error) { obstacle <- err }})
 			<-obstacle
 			r.NoError(replace(path))
 			if err := <-waited; !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "removed or replaced") {
