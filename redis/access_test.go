@@ -91,9 +91,7 @@ func TestTenantsOfSecurityPageAreIsolated(t *testing.T) {
 		t.Errorf("ACL LOG = %v, want nothing denied", denied)
 	}
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", r.servers[0].Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r.noError(err)
 	defer conn.Close()
 	raw := resp.NewConn(conn)
 	if _, err := server.Ask(raw, []string{"AUTH", "billing", secretPassword}); err != nil {
@@ -128,14 +126,7 @@ func TestUserWithMinimalPermissionsCanLock(t *testing.T) {
 	r, c, other, events := startLockers(t, permissions...)
 	for range 3 {
 		l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL})
-		next := make(chan error)
-		go func() {
-			l, err := other.Acquire(r.boundedContext(), "k", nil)
-			if err == nil {
-				err = l.Release(context.Background())
-			}
-			next <- err
-		}()
+		next := r.waitAndRelease(other, "k", nil)
 		r.awaitWaiters(c, "k", 1)
 		if err := r.retryLate(func() error { return l.Extend(t.Context(), longTTL) }); err != nil {
 			t.Error(err)
@@ -289,16 +280,11 @@ func TestPasswordFileIsReadForEachConnection(t *testing.T) {
 	r := startWith(t, &redisproc.Options{ACL: []string{aclUser("app", permissions...)}})
 	file := filepath.Join(t.TempDir(), "password")
 	write := func(text string) {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		r.noError(os.WriteFile(file, []byte(text), 0o600))
 	}
 	write(secretPassword + "\n")
 	at := "redis://app@" + r.servers[0].Addr() + "?passwordfile="
-	d, err := redis.Open(t.Context(), at+url.QueryEscape(file), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := openURL(t, at+url.QueryEscape(file), nil)
 	c := r.clientOf(d, nil)
 	l := r.acquire(c, "k", nil)
 	r.do(0, "ACL", "SETUSER", "app", "resetpass", ">another")
@@ -363,11 +349,7 @@ func TestTLS(t *testing.T) {
 			t.Errorf("open: %v", err)
 			return
 		}
-		c, err := holdfast.New(d, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		c := openClient(t, d, nil)
 		l, err := c.Acquire(t.Context(), "k", nil)
 		if err != nil {
 			t.Error(err)
@@ -455,19 +437,14 @@ func TestCertificatesAreReadForEachConnection(t *testing.T) {
 			if err == nil {
 				err = os.WriteFile(files[i], text, 0o600)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			r.noError(err)
 		}
 	}
 	put(old)
 	var conns connections
 	at := "rediss://" + r.servers[0].Addr() + "?timeout=" + busyTimeout().String() + "&ca=" + files[0] + "&cert=" + files[1] + "&key=" + files[2]
 	events := make(chan driver.NodeEvent, 100)
-	d, err := redis.Open(t.Context(), at, &redis.Options{Dial: conns.dial})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := openURL(t, at, &redis.Options{Dial: conns.dial})
 	c := r.clientOf(d, &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}})
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL})
 	r.do(0, "CONFIG", "SET", "tls-cert-file", next.Cert, "tls-key-file", next.Key, "tls-ca-cert-file", next.Cert)

@@ -38,11 +38,7 @@ func (r *rig) openVoting(opts redis.Options) *redis.Driver {
 	}
 	opts.Timeout = busyTimeout()
 	r.openDriver(r.nodes(), &opts).Close() // without quarantine, because nobody has used the set before
-	d, err := redis.New(r.Context(), r.nodes(), &opts)
-	if err != nil {
-		r.Fatal(err)
-	}
-	return d
+	return newDriver(r, r.nodes(), &opts)
 }
 
 // checkQuarantined waits until the driver reports that the i-th node is in quarantine.
@@ -59,9 +55,7 @@ func TestReplacedDurableNodeSitsOutQuarantine(t *testing.T) {
 	r := startAlways(t, 3)
 	d := r.openVoting(redis.Options{MaxTTL: time.Minute})
 	r.clientOf(d, nil)
-	if err := r.servers[0].Wipe(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	r.noError(r.servers[0].Wipe(t.Context()))
 	r.checkQuarantined(d, 0)
 	checkMentions(t, func() error {
 		_, err := redis.New(t.Context(), r.nodes()[:1], nil)
@@ -89,10 +83,7 @@ func TestDurableReplicaAtMasterAddressSitsOutQuarantine(t *testing.T) {
 		t.Fatal(err)
 	}
 	way[0].Redirect(replica.Addr())
-	d, err := redis.New(t.Context(), way.nodes(), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := newDriver(t, way.nodes(), opts)
 	r.clientOf(d, nil)
 	r.checkQuarantined(d, 0)
 }
@@ -119,9 +110,7 @@ func TestNodeWithoutReplaySitsOutQuarantine(t *testing.T) {
 	})
 	l := r.acquire(c, "k", nil)
 	r.servers[0].Kill()
-	if err := r.servers[0].Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	r.noError(r.servers[0].Restart(t.Context()))
 	r.checkQuarantined(d, 0)
 	r.release(l)
 }
@@ -188,10 +177,7 @@ func TestReadOnlyClientDoesNotWrite(t *testing.T) {
 					}
 				}
 				before := r.writeCounts()
-				d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, MaxTTL: time.Hour, Timeout: busyTimeout()})
-				if err != nil {
-					t.Fatal(err)
-				}
+				d := newDriver(t, r.nodes(), &redis.Options{ReadOnly: true, MaxTTL: time.Hour, Timeout: busyTimeout()})
 				c := r.clientOf(d, nil)
 				st, err := c.Inspect(t.Context(), "k")
 				fresh := n > 1 && !used // so it is in quarantine
@@ -233,10 +219,7 @@ func TestReadOnlyIgnoresNodesInQuarantine(t *testing.T) {
 			r.do(wiped-1, "FLUSHALL")
 		}
 		before := r.writeCounts()
-		d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, Timeout: busyTimeout()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := newDriver(t, r.nodes(), &redis.Options{ReadOnly: true, Timeout: busyTimeout()})
 		c := r.clientOf(d, nil)
 		st, err := c.Inspect(t.Context(), "k")
 		if known := wiped < 2; st.Held != known || errors.Is(err, holdfast.ErrUnavailable) == known {
@@ -283,10 +266,7 @@ func TestReadOnlyNeedsOnlyReadPermissions(t *testing.T) {
 	r := startWith(t, &redisproc.Options{ACL: []string{look, aclUser("locker", permissions...)}})
 	l := r.acquire(r.clientOf(r.openDriver(r.nodes(), &redis.Options{Username: "locker", Password: secretPassword}), nil), "k", nil)
 	defer r.release(l)
-	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, Username: "looker", Password: secretPassword, Timeout: busyTimeout()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := newDriver(t, r.nodes(), &redis.Options{ReadOnly: true, Username: "looker", Password: secretPassword, Timeout: busyTimeout()})
 	c := r.clientOf(d, nil)
 	if st, err := c.Inspect(t.Context(), "k"); err != nil || !st.Held {
 		t.Errorf("Inspect() = %+v, %v", st, err)
@@ -342,10 +322,7 @@ func TestOpenWarnsOfUnfitMinority(t *testing.T) {
 			r.openVoting(redis.Options{MaxTTL: time.Minute}).Close()
 			spoil(r)
 			log := new(logRecorder)
-			d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busyTimeout(), Logger: slog.New(log)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			d := newDriver(t, r.nodes(), &redis.Options{Timeout: busyTimeout(), Logger: slog.New(log)})
 			events := make(chan driver.NodeEvent, 100)
 			c := r.clientOf(d, &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}})
 			r.release(r.acquire(c, "k", nil))
@@ -440,19 +417,14 @@ func TestNewCauseSendsNodeEvent(t *testing.T) {
 	r := startRig(t, 3)
 	way := newRoute(t, r.servers)
 	r.openVoting(redis.Options{MaxTTL: time.Minute}).Close()
-	d, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busyTimeout()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := newDriver(t, way.nodes(), &redis.Options{Timeout: busyTimeout()})
 	events := make(chan driver.NodeEvent, 100)
 	r.clientOf(d, &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}})
 	addr := way[2].Addr()
 	r.do(2, "CONFIG", "SET", "requirepass", secretPassword)
 	way[2].Cut()
 	r.awaitCause(events, addr, "access denied")
-	if err := r.servers[2].Wipe(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	r.noError(r.servers[2].Wipe(t.Context()))
 	r.awaitCause(events, addr, "votes in")
 }
 
@@ -512,10 +484,7 @@ func TestAddressesMaySwapServers(t *testing.T) {
 	r := startRig(t, 3)
 	way := newRoute(t, r.servers)
 	r.openVoting(redis.Options{MaxTTL: time.Minute}).Close()
-	d, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busyTimeout()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := newDriver(t, way.nodes(), &redis.Options{Timeout: busyTimeout()})
 	r.clientOf(d, nil)
 	way[0].Redirect(r.servers[1].Addr())
 	way[1].Redirect(r.servers[0].Addr())

@@ -17,15 +17,11 @@ func TestAdoptionSurvivesRestartFromSnapshot(t *testing.T) {
 	restart := func() {
 		r.do(0, "SAVE")
 		r.servers[0].Kill()
-		if err := r.servers[0].Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		r.noError(r.servers[0].Restart(t.Context()))
 	}
 	giver := r.newClient()
 	l := r.acquire(giver, "k", &holdfast.AcquireOptions{TTL: longTTL, Adoptable: true})
-	if err := l.Detach(); err != nil {
-		t.Fatal(err)
-	}
+	r.noError(l.Detach())
 	restart()
 	way := newRoute(t, r.servers)
 	c := r.clientOf(r.openDriver(way.nodes(), nil), nil)
@@ -75,9 +71,7 @@ func TestNoteOfTakeoverOutlastsTrust(t *testing.T) {
 			} {
 				l := r.acquire(c, what, &holdfast.AcquireOptions{TTL: longTTL, Adoptable: true})
 				before := time.Now()
-				if err := take(l); err != nil {
-					t.Fatal(err)
-				}
+				r.noError(take(l))
 				for i := range n {
 					var score any
 					// a force is done when the remaining nodes are no quorum; the other nodes may execute it
@@ -87,9 +81,7 @@ func TestNoteOfTakeoverOutlastsTrust(t *testing.T) {
 						return score != nil
 					})
 					until, err := strconv.ParseFloat(fmt.Sprint(score), 64)
-					if err != nil {
-						t.Fatal(err)
-					}
+					r.noError(err)
 					end := time.UnixMilli(int64(-until - 1e14))
 					if end.Sub(before) <= least || n == 1 && time.Until(end) > longTTL {
 						t.Errorf("%s: node %d keeps the owner note for %v", what, i, end.Sub(before))

@@ -33,7 +33,7 @@ func TestServerThatLostItsAddressIsReplaced(t *testing.T) {
 				return second.answer(words)
 			},
 		}}
-		d, err := redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, &redis.Options{
+		d := newDriver(t, []redis.Node{{Addr: "server:6379"}}, &redis.Options{
 			Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 				if moved.Load() {
 					return h.dial(ctx, network, "second:6379")
@@ -41,14 +41,7 @@ func TestServerThatLostItsAddressIsReplaced(t *testing.T) {
 				return h.dial(ctx, network, "first:6379")
 			},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := holdfast.New(d, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		c := openClient(t, d, nil)
 		if _, err := c.Acquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: ttl}); err != nil {
 			t.Fatal(err)
 		}

@@ -22,18 +22,10 @@ func BenchmarkClusterBesidePlainNodes(b *testing.B) {
 	for _, workers := range []int{1, 8, 64} {
 		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) {
 			c := redistest.Cluster(b, &redisproc.ClusterOptions{Masters: 3})
-			on, err := redis.New(b.Context(), []redis.Node{{Addr: c.Servers[0].Addr()}}, &redis.Options{Cluster: true, Timeout: busyTimeout()})
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer on.Close()
+			on := newDriver(b, []redis.Node{{Addr: c.Servers[0].Addr()}}, &redis.Options{Cluster: true, Timeout: busyTimeout()})
 			var plain []*redis.Driver
 			for _, s := range redistest.StartN(b, 3) {
-				d, err := redis.New(b.Context(), []redis.Node{{Addr: s.Addr()}}, &redis.Options{Timeout: busyTimeout()})
-				if err != nil {
-					b.Fatal(err)
-				}
-				defer d.Close()
+				d := newDriver(b, []redis.Node{{Addr: s.Addr()}}, &redis.Options{Timeout: busyTimeout()})
 				plain = append(plain, d)
 			}
 			var rates [2]float64

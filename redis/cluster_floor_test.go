@@ -26,10 +26,7 @@ func TestTokensRiseWhenSlotLeavesFailedOverShard(t *testing.T) {
 		tag = fmt.Sprintf("{%d}", i)
 	}
 	open := func(dial func(context.Context, string, string) (net.Conn, error)) *holdfast.Client {
-		d, err := redis.New(t.Context(), []redis.Node{{Addr: safe.Addr()}}, &redis.Options{Cluster: true, NoQuarantine: true, Timeout: busyTimeout(), Dial: dial})
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := newDriver(t, []redis.Node{{Addr: safe.Addr()}}, &redis.Options{Cluster: true, NoQuarantine: true, Timeout: busyTimeout(), Dial: dial})
 		return r.clientOf(d, nil)
 	}
 	var away atomic.Bool
@@ -67,9 +64,7 @@ func TestTokensRiseWhenSlotLeavesFailedOverShard(t *testing.T) {
 		return m == next && r.cluster.Await(t.Context()) == nil
 	})
 	take(first, tag) // admits the shard
-	if err := r.cluster.Move(next, safe, nil, wire.Slot(tag)); err != nil {
-		t.Fatal(err)
-	}
+	r.noError(r.cluster.Move(next, safe, nil, wire.Slot(tag)))
 	next.Kill()
 	for i, c := range []*holdfast.Client{open(nil), cutOff} {
 		for range 2 {

@@ -28,9 +28,7 @@ func TestOperatorsSeeWholeCluster(t *testing.T) {
 	var listed []string
 	shards := make(map[string]bool)
 	for st, err := range other.List(t.Context(), "") {
-		if err != nil {
-			t.Fatal(err)
-		}
+		r.noError(err)
 		listed = append(listed, st.Key)
 		shards[st.Nodes[0].Node] = true
 	}
@@ -52,9 +50,7 @@ func TestOperatorsSeeWholeCluster(t *testing.T) {
 	stray := r.atMaster("stray", "SET", "lock:stray", "x")
 	var leaks []string
 	for leak, err := range d.Leaks(t.Context(), nil) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		r.noError(err)
 		leaks = append(leaks, leak.Key+" on "+leak.Node)
 	}
 	if want := []string{"lock:stray on " + stray}; !slices.Equal(leaks, want) {
@@ -104,9 +100,7 @@ func TestDocumentedPermissionsSufficeOnCluster(t *testing.T) {
 		return redis.Open(t.Context(), fmt.Sprintf("redis+cluster://%s:secret@%s?timeout="+busyTimeout().String(), user, r.servers[0].Addr()), nil)
 	}
 	d, err := open("locker")
-	if err != nil {
-		t.Fatal(err)
-	}
+	r.noError(err)
 	c := r.clientOf(d, nil)
 	l := r.acquire(c, "k", nil)
 	r.move("k", nil)

@@ -40,10 +40,7 @@ func (r *clusterRig) url(params string) string {
 
 func (r *clusterRig) openURL(params string) *redis.Driver {
 	r.Helper()
-	d, err := redis.Open(r.Context(), r.url(params), nil)
-	if err != nil {
-		r.Fatal(err)
-	}
+	d := openURL(r, r.url(params), nil)
 	return d
 }
 
@@ -68,9 +65,7 @@ func (r *clusterRig) findMaster(name string) (master, other *redisproc.Server) {
 	r.Helper()
 	for _, s := range r.cluster.Masters() {
 		slots, err := r.cluster.Slots(s)
-		if err != nil {
-			r.Fatal(err)
-		}
+		r.noError(err)
 		if slices.Contains(slots, wire.Slot("lock:"+name)) {
 			master = s
 		} else if len(slots) > 0 {
@@ -84,9 +79,7 @@ func (r *clusterRig) findMaster(name string) (master, other *redisproc.Server) {
 func (r *clusterRig) move(name string, pause func()) {
 	r.Helper()
 	from, to := r.master(name)
-	if err := r.cluster.Move(from, to, pause, wire.Slot("lock:"+name)); err != nil {
-		r.Fatal(err)
-	}
+	r.noError(r.cluster.Move(from, to, pause, wire.Slot("lock:"+name)))
 }
 
 func TestConformanceOnCluster(t *testing.T) {
@@ -250,14 +243,7 @@ func TestWaiterFollowsItsSlot(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
 	c, other := r.newClient(""), r.newClient("")
 	l := r.acquire(c, "k", nil)
-	granted := make(chan error, 1)
-	go func() {
-		l, err := other.Acquire(r.boundedContext(), "k", nil)
-		if err == nil {
-			defer l.Release(context.Background())
-		}
-		granted <- err
-	}()
+	granted := r.waitAndRelease(other, "k", nil)
 	r.eventually("it waits", func() bool {
 		st, err := c.Inspect(t.Context(), "k")
 		return err == nil && st.Waiters == 1
@@ -303,9 +289,7 @@ func TestFailedOverShardSitsOutQuarantine(t *testing.T) {
 		return errors.As(err, &quarantine)
 	})
 	l, err := other.Acquire(r.boundedContext(), "{k}2", ttl)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r.noError(err)
 	if took := time.Since(begin); took < 8*time.Second {
 		t.Errorf("a lock was granted %v after the failover, before the old master's leases expired", took)
 	}
@@ -334,9 +318,7 @@ func TestOtherShardsKeepWorking(t *testing.T) {
 	if !errors.Is(err, holdfast.ErrUnavailable) {
 		t.Errorf("TryAcquire() = %v on the down shard", err)
 	}
-	if err := down.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	r.noError(down.Restart(t.Context()))
 }
 
 func TestErrorNamesWrongKindOfServer(t *testing.T) {
@@ -369,10 +351,7 @@ func TestClusterIsReachedThroughOneName(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			r := startCluster(t, &redisproc.ClusterOptions{Masters: 2, Server: redisproc.Options{TLS: cert, Args: append(args, "--tls-cluster", "yes")}})
 			_, port, _ := strings.Cut(r.servers[0].Addr(), ":")
-			d, err := redis.Open(t.Context(), "rediss+cluster://localhost:"+port+"?timeout="+busyTimeout().String()+"&ca="+cert.Cert, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			d := openURL(t, "rediss+cluster://localhost:"+port+"?timeout="+busyTimeout().String()+"&ca="+cert.Cert, nil)
 			c := r.clientOf(d, nil)
 			for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
 				r.release(r.acquire(c, name, nil))

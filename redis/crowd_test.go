@@ -163,9 +163,7 @@ func TestManyWaitersSurviveServerRestart(t *testing.T) {
 	crowd := r.startStorm(c, crowdSize)
 	r.eventually("the first of them", func() bool { return r.scriptsRun(0) > 100 })
 	r.servers[0].Kill()
-	if err := r.servers[0].Restart(r.Context()); err != nil {
-		t.Fatal(err)
-	}
+	r.noError(r.servers[0].Restart(r.Context()))
 	crowd.wait()
 	crowd.release()
 	r.checkCleared()

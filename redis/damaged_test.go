@@ -278,11 +278,7 @@ func TestUnreadableKeyDoesNotHideOtherLeaks(t *testing.T) {
 	r.do(0, "SET", "lock:secret", "value")
 	r.do(0, "ACL", "SETUSER", "looker", "on", "nopass", "~*", "&*", "+@all", "-get")
 	r.do(0, "ACL", "SETUSER", "looker", "resetkeys", "~lock:[a-r]*", "~lock:[t-z]*", "~holdfast:*", "+@all")
-	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, Username: "looker", Password: "x", Timeout: busyTimeout()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { d.Close() })
+	d := newDriver(t, r.nodes(), &redis.Options{ReadOnly: true, Username: "looker", Password: "x", Timeout: busyTimeout()})
 	found := 0
 	var told error
 	for _, err := range d.Leaks(r.boundedContext(), nil) {

@@ -56,10 +56,7 @@ func TestDialOpensEveryConnection(t *testing.T) {
 	r, nodes, paths := startSockets(t, 3)
 	opts := &redis.Options{Dial: dialUnix(paths)}
 	first, second := r.clientOf(r.openDriver(nodes, opts), nil), r.clientOf(r.openDriver(nodes, opts), nil)
-	l, err := first.Acquire(t.Context(), "k", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := acquire(t, first, "k", nil)
 	woken := make(chan *holdfast.Lease)
 	go func() {
 		l, err := second.Acquire(t.Context(), "k", nil)
@@ -81,16 +78,13 @@ func TestEachAnswerRestartsLoginTimeout(t *testing.T) {
 		slow := &hostileServer{turn: 1 << 30, late: 3 * limit / 10} // there are more than four answers
 		node := []redis.Node{{Addr: "server:6379"}}
 		begun := time.Now()
-		d, err := redis.New(t.Context(), node, &redis.Options{Dial: slow.dial, Timeout: limit})
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := newDriver(t, node, &redis.Options{Dial: slow.dial, Timeout: limit})
 		d.Close()
 		if took := time.Since(begun); took < limit {
 			t.Errorf("the login took %v, want more than the timeout of one answer", took)
 		}
 		mute := &hostileServer{turn: 1 << 30, mute: true}
-		_, err = redis.New(t.Context(), node, &redis.Options{Dial: mute.dial, Timeout: limit})
+		_, err := redis.New(t.Context(), node, &redis.Options{Dial: mute.dial, Timeout: limit})
 		checkMentions(t, err, "no answer to", "before the timeout")
 	})
 }
@@ -145,10 +139,7 @@ func TestFailedDialMakesNodeUnreachable(t *testing.T) {
 	if first := c.Nodes()[0]; first.State != holdfast.NodeDown || !errors.Is(first.Err, boom) {
 		t.Errorf("the node whose dial fails is %+v", first)
 	}
-	l, err := c.Acquire(t.Context(), "k", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := acquire(t, c, "k", nil)
 	r.release(l)
 	mu.Lock()
 	clear(down)
@@ -183,10 +174,7 @@ func TestNodeMayBeUnixSocket(t *testing.T) {
 	}
 	r.release(l)
 
-	d, err := redis.Open(t.Context(), "unix://"+socket+"?timeout=5", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := openURL(t, "unix://"+socket+"?timeout=5", nil)
 	r.release(r.acquire(r.clientOf(d, nil), "k", nil))
 
 	r.checkRejected([]redis.Node{{Addr: other}, {Addr: r.servers[1].Addr()}}, nil, driver.ErrConfig, "same server", "once")

@@ -34,9 +34,7 @@ func (r *rig) diagnoseNew(url string, opts *redis.Options) []driver.Finding {
 	}
 	o.Timeout = busyTimeout()
 	found, err := runDoctor(r.Context(), url, time.Minute, &o)
-	if err != nil {
-		r.Fatal(err)
-	}
+	r.noError(err)
 	return found
 }
 
@@ -275,19 +273,12 @@ func TestDoctorFindsEachFault(t *testing.T) {
 			return r.url(), nil
 		}, "set", driver.VerdictFault, []string{"another version"}},
 		{"a node that has lost its data", func(r *rig) (string, *redis.Options) {
-			if err := r.servers[2].Wipe(r.Context()); err != nil {
-				r.Fatal(err)
-			}
+			r.noError(r.servers[2].Wipe(r.Context()))
 			return r.url(), nil
 		}, "quarantine", driver.VerdictWarning, []string{"lost its data", "1m2s"}},
 		{"a node in quarantine", func(r *rig) (string, *redis.Options) {
-			if err := r.servers[2].Wipe(r.Context()); err != nil {
-				r.Fatal(err)
-			}
-			d, err := redis.Open(r.Context(), r.url(), &redis.Options{Timeout: busyTimeout()})
-			if err != nil {
-				r.Fatal(err)
-			}
+			r.noError(r.servers[2].Wipe(r.Context()))
+			d := openURL(r, r.url(), &redis.Options{Timeout: busyTimeout()})
 			d.Close()
 			return r.url(), nil
 		}, "quarantine", driver.VerdictWarning, []string{"votes in"}},
@@ -388,17 +379,13 @@ func (r *rig) infoField(i int, name string) string {
 
 func (r *rig) usedMemory(i int) int64 {
 	n, err := strconv.ParseInt(r.infoField(i, "used_memory"), 10, 64)
-	if err != nil {
-		r.Fatal(err)
-	}
+	r.noError(err)
 	return n
 }
 
 func (r *rig) runOf(s *redisproc.Server) string {
 	reply, err := s.Do("INFO", "server")
-	if err != nil {
-		r.Fatal(err)
-	}
+	r.noError(err)
 	_, text, _ := strings.Cut(reply.(string), "run_id:")
 	text, _, _ = strings.Cut(text, "\r")
 	return text
@@ -422,9 +409,7 @@ func (r *rig) letEvict(i int) {
 // addListener subscribes a connection to all channels of a server.
 func (r *rig) addListener(i int) {
 	conn, err := net.Dial("tcp", r.servers[i].Addr())
-	if err != nil {
-		r.Fatal(err)
-	}
+	r.noError(err)
 	r.Cleanup(func() { conn.Close() })
 	fmt.Fprint(conn, "PSUBSCRIBE *\r\n")
 	r.eventually("it listens", func() bool { return r.do(i, "PUBSUB", "NUMPAT") == int64(1) })
@@ -454,9 +439,7 @@ func TestDoctorNeedsOnlyLockPermissions(t *testing.T) {
 // fillDisk makes the i-th server fail to save its data, as on a full disk: a directory has the name of the
 // file.
 func (r *rig) fillDisk(i int) {
-	if err := os.Mkdir(filepath.Join(r.servers[i].Dir(), "data", "dump.rdb"), 0o700); err != nil {
-		r.Fatal(err)
-	}
+	r.noError(os.Mkdir(filepath.Join(r.servers[i].Dir(), "data", "dump.rdb"), 0o700))
 	r.do(i, "CONFIG", "SET", "save", "3600 1")
 	r.Cleanup(func() { r.do(i, "CONFIG", "SET", "save", "") }) // otherwise the server would not stop
 	r.do(i, "BGSAVE")
@@ -467,9 +450,7 @@ func (r *rig) fillDisk(i int) {
 func (r *rig) connectMore(i, n int) {
 	for range n {
 		conn, err := net.Dial("tcp", r.servers[i].Addr())
-		if err != nil {
-			r.Fatal(err)
-		}
+		r.noError(err)
 		r.Cleanup(func() { conn.Close() })
 	}
 	r.eventually("they are there", func() bool { return r.infoField(i, "connected_clients") == strconv.Itoa(n+1) }) // and one for this command
@@ -495,13 +476,9 @@ func TestDoctorFindsEachFaultOfServer(t *testing.T) {
 	plain := func(r *rig) string { return "redis://" + start(r, &redisproc.Options{}) }
 	secure := func(r *rig, asks bool, change func(*tls.Config)) (string, *redis.Options) {
 		cert, err := redisproc.NewCertificate(r.TempDir())
-		if err != nil {
-			r.Fatal(err)
-		}
+		r.noError(err)
 		config, err := cert.Client()
-		if err != nil {
-			r.Fatal(err)
-		}
+		r.noError(err)
 		change(config)
 		return urlOf(start(r, &redisproc.Options{TLS: cert, AuthClients: asks})), &redis.Options{TLS: config}
 	}
@@ -761,10 +738,7 @@ func TestDoctorFindsEachFaultOfCluster(t *testing.T) {
 	url := "redis+cluster://" + r.servers[len(r.servers)-1].Addr()
 	// Skips the quarantine of a new cluster, which takes a minute.
 	found := func(url string) []driver.Finding { return r.diagnoseNew(url, &redis.Options{MaxTTL: time.Second}) }
-	c, err := redis.Open(t.Context(), url+"?quarantine=off", &redis.Options{MaxTTL: time.Second, Timeout: busyTimeout()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := openURL(t, url+"?quarantine=off", &redis.Options{MaxTTL: time.Second, Timeout: busyTimeout()})
 	c.Close()
 	r.eventually("all is well", func() bool { return len(badFindings(found(url), "")) == 0 })
 	set := func(args ...string) { r.do(i, append([]string{"CONFIG", "SET"}, args...)...) }
@@ -829,9 +803,7 @@ func TestReplayNeedsPermissionsForWholeFile(t *testing.T) {
 				AppendOnly: "always", ACL: []string{"default on nopass ~* &* +@all -" + right, "locker on >" + secretPassword + " ~* &* +@all"},
 			})
 			found, err := runDoctor(t.Context(), "redis://locker:"+secretPassword+"@"+r.servers[0].Addr()+"?timeout="+busyTimeout().String(), 0, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r.noError(err)
 			if !slices.ContainsFunc(found, func(f driver.Finding) bool { return f.Check == "replay" && f.Verdict == driver.VerdictFault }) {
 				t.Errorf("without permission for %s: %+v", right, found)
 			}

@@ -78,10 +78,7 @@ func (c *replicatedPair) openVoting(maxTTL time.Duration) *redis.Driver {
 // openAfterQuarantine opens another client after the quarantine.
 func (c *replicatedPair) openAfterQuarantine(maxTTL time.Duration) *redis.Driver {
 	c.Helper()
-	d, err := redis.New(c.Context(), c.nodes(), &redis.Options{MaxTTL: maxTTL, Timeout: busyTimeout(), AllowDown: true})
-	if err != nil {
-		c.Fatal(err)
-	}
+	d := newDriver(c, c.nodes(), &redis.Options{MaxTTL: maxTTL, Timeout: busyTimeout(), AllowDown: true})
 	return d
 }
 
@@ -186,10 +183,7 @@ func TestForceReportsMissingReplicaConfirmation(t *testing.T) {
 			c := startReplicatedPair(t)
 			operator := c.clientOf(c.openVoting(longTTL), nil)
 			way := newRoute(t, c.servers)
-			d, err := redis.New(t.Context(), c.nodes(), &redis.Options{MaxTTL: longTTL, Timeout: busyTimeout(), Dial: way.dial(c.servers)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			d := newDriver(t, c.nodes(), &redis.Options{MaxTTL: longTTL, Timeout: busyTimeout(), Dial: way.dial(c.servers)})
 			l := c.acquire(c.clientOf(d, nil), "k", &holdfast.AcquireOptions{TTL: longTTL})
 			c.awaitReplica(1)
 			way[0].Blackhole(true, true)
@@ -197,7 +191,7 @@ func TestForceReportsMissingReplicaConfirmation(t *testing.T) {
 			if !heard {
 				c.blockReplication()
 			}
-			err = c.retryLate(func() error { return operator.ForceRelease(t.Context(), "k", l.Token(), "it hangs") })
+			err := c.retryLate(func() error { return operator.ForceRelease(t.Context(), "k", l.Token(), "it hangs") })
 			if heard && err != nil {
 				t.Errorf("ForceRelease() = %v", err)
 			}
@@ -291,10 +285,7 @@ func TestServerThatForgetsPromotionKeepsVote(t *testing.T) {
 	c.eventually("it has forgotten its promotion", func() bool {
 		return strings.Contains(c.do(1, "INFO", "replication").(string), "master_replid2:0000000000")
 	})
-	d, err := redis.New(t.Context(), c.nodes(), &redis.Options{MaxTTL: longTTL, Timeout: busyTimeout()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := newDriver(t, c.nodes(), &redis.Options{MaxTTL: longTTL, Timeout: busyTimeout()})
 	d.Close()
 }
 
@@ -305,10 +296,7 @@ func TestNodeOfSetMayFailOver(t *testing.T) {
 		nodes = append(nodes, redis.Node{Addr: s.Addr()})
 	}
 	c.openDriver(nodes, &redis.Options{MaxTTL: 8 * briefMaxTTL}).Close() // without quarantine
-	d, err := redis.New(t.Context(), nodes, &redis.Options{MaxTTL: 8 * briefMaxTTL, Timeout: busyTimeout()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := newDriver(t, nodes, &redis.Options{MaxTTL: 8 * briefMaxTTL, Timeout: busyTimeout()})
 	locks := c.clientOf(d, nil)
 	if marker := c.do(0, "GET", "holdfast:set").(string); !strings.HasPrefix(marker, "n=3 v=3 failover maxttl=8000 run=") {
 		t.Errorf("marker %q", marker)
@@ -372,10 +360,7 @@ func TestClientsFollowMaster(t *testing.T) {
 	// The quarantine must be longer than that and a TTL, also on a busy machine.
 	longest := briefMaxTTL + min(pace.Scale(6*time.Second), 20*time.Second)
 	open := func() *holdfast.Client {
-		d, err := redis.New(t.Context(), []redis.Node{b.node()}, &redis.Options{MaxTTL: longest, Timeout: busyTimeout(), AllowDown: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := newDriver(t, []redis.Node{b.node()}, &redis.Options{MaxTTL: longest, Timeout: busyTimeout(), AllowDown: true})
 		return b.clientOf(d, nil)
 	}
 	g := &guardedResource{t: t}
@@ -527,10 +512,7 @@ func TestIsolatedMasterStopsBeforeNextBegins(t *testing.T) {
 	c.stream.Blackhole(true, true)
 	c.do(1, "REPLICAOF", "NO", "ONE")
 	c.do(1, "CONFIG", "SET", "min-replicas-to-write", "0") // it has no replica of its own
-	d, err := redis.New(t.Context(), side(1), &redis.Options{MaxTTL: longest, Timeout: busyTimeout(), AllowDown: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := newDriver(t, side(1), &redis.Options{MaxTTL: longest, Timeout: busyTimeout(), AllowDown: true})
 	l := c.acquire(c.clientOf(d, nil), "k", nil)
 	if old.Context().Err() == nil {
 		t.Error("two holders at once")
@@ -692,10 +674,7 @@ func TestTLSCoversSentinelsAndServers(t *testing.T) {
 	secure := redisproc.Options{TLS: cert}
 	b := startSentinelGroup(t, &redisproc.GroupOptions{Sentinels: 1, Servers: 2, Server: secure, Sentinel: secure})
 	rest := fmt.Sprintf("+sentinel://%s/%s?quarantine=off&timeout="+busyTimeout().String(), b.group.Addrs()[0], redisproc.GroupName)
-	d, err := redis.Open(t.Context(), "rediss"+rest+"&ca="+cert.Cert, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := openURL(t, "rediss"+rest+"&ca="+cert.Cert, nil)
 	d.Close()
 	_, err = redis.Open(t.Context(), "redis"+rest, nil)
 	checkMentions(t, err, "no Sentinel names the master", "rediss://")

@@ -421,9 +421,7 @@ func TestAdoptionWaitsForRoom(t *testing.T) {
 	r := startRig(t, 1)
 	giver, c := r.newClient(), r.newClient()
 	l := r.acquire(giver, "k", &holdfast.AcquireOptions{TTL: longTTL, Adoptable: true})
-	if err := l.Detach(); err != nil {
-		t.Fatal(err)
-	}
+	r.noError(l.Detach())
 	before := r.do(0, "GET", "lock:k")
 	r.fillMemory(0)
 	r.do(0, "CONFIG", "RESETSTAT")

@@ -71,14 +71,7 @@ func TestBareKeysExcludeOtherLibraries(t *testing.T) {
 				t.Errorf("Inspect() = %+v, %v", st, err)
 			}
 			// Its release wakes no waiter, but the waiter finds the free lock.
-			next := make(chan error)
-			go func() {
-				l, err := c.Acquire(r.boundedContext(), "job:1", &holdfast.AcquireOptions{TTL: longTTL})
-				if err == nil {
-					err = l.Release(context.Background())
-				}
-				next <- err
-			}()
+			next := r.waitAndRelease(c, "job:1", &holdfast.AcquireOptions{TTL: longTTL})
 			r.awaitWaiters(c, "job:1", 1)
 			r.deleteKey("job:1")
 			if err := <-next; err != nil {
@@ -213,9 +206,7 @@ func TestKeyOfOtherTypeIsHeld(t *testing.T) {
 			l := r.acquire(c, "ours", nil)
 			listed := make(map[string]string)
 			for st, err := range c.List(t.Context(), "") {
-				if err != nil {
-					t.Fatal(err)
-				}
+				r.noError(err)
 				listed[st.Key] = st.Holder.String()
 			}
 			for name, holder := range said {
@@ -227,14 +218,7 @@ func TestKeyOfOtherTypeIsHeld(t *testing.T) {
 				t.Error("a lock among keys of other types was not listed")
 			}
 			r.release(l)
-			next := make(chan error, 1)
-			go func() {
-				l, err := c.Acquire(r.boundedContext(), "hash", nil)
-				if err == nil {
-					err = l.Release(context.Background())
-				}
-				next <- err
-			}()
+			next := r.waitAndRelease(c, "hash", nil)
 			r.awaitWaiters(c, "hash", 1)
 			r.doEverywhere("DEL", "lock:hash")
 			if err := <-next; err != nil {
@@ -367,9 +351,7 @@ func TestUnusualBareKeysWork(t *testing.T) {
 	}
 	listed := 0
 	for st, err := range other.List(t.Context(), "") {
-		if err != nil {
-			t.Fatal(err)
-		}
+		r.noError(err)
 		listed++
 		if st.Owner == "" {
 			t.Errorf("List yields %+v", st)

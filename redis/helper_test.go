@@ -68,16 +68,10 @@ func (r *rig) startWaiter() *waiter {
 	w.Env = append(os.Environ(), helperVariable+"="+strings.Join(addrs, ","))
 	w.Stderr = os.Stderr
 	in, err := w.StdinPipe()
-	if err != nil {
-		r.Fatal(err)
-	}
+	r.noError(err)
 	out, err := w.StdoutPipe()
-	if err != nil {
-		r.Fatal(err)
-	}
-	if err := w.Start(); err != nil {
-		r.Fatal(err)
-	}
+	r.noError(err)
+	r.noError(w.Start())
 	w.quit = func() { in.Close() }
 	done := make(chan struct{})
 	go func() {

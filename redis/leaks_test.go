@@ -19,9 +19,7 @@ func (r *rig) leaksOf(d *redis.Driver) map[string]redis.Leak {
 	r.Helper()
 	all := make(map[string]redis.Leak)
 	for l, err := range d.Leaks(r.boundedContext(), nil) {
-		if err != nil {
-			r.Fatal(err)
-		}
+		r.noError(err)
 		all[l.Key] = l
 	}
 	return all
@@ -176,11 +174,7 @@ func TestLeaksNameUnreadNodes(t *testing.T) {
 	r.useNames(nil)
 	r.do(2, "SET", "lock:theirs", "value")
 	r.servers[0].Kill()
-	d, err := redis.Open(t.Context(), r.url(), &redis.Options{ReadOnly: true, Timeout: busyTimeout()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { d.Close() })
+	d := openURL(t, r.url(), &redis.Options{ReadOnly: true, Timeout: busyTimeout()})
 	var told []string
 	for l, err := range d.Leaks(r.boundedContext(), nil) {
 		if down, ok := errors.AsType[*driver.UnavailableError](err); ok && len(down.Nodes) == 1 {
@@ -215,9 +209,7 @@ func TestLeakScanDoesNotBlockServer(t *testing.T) {
 		}
 		looked, all = l, a
 	}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		r.noError(err)
 		found++
 	}
 	if found != len(plantedLeaks) || all < 50_000 || looked == 0 {

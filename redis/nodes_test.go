@@ -100,9 +100,7 @@ func TestRestartedNodeSitsOutQuarantine(t *testing.T) {
 	c := r.clientOf(d, nil)
 	r.release(r.acquire(c, "k", nil))
 
-	if err := r.servers[0].Wipe(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	r.noError(r.servers[0].Wipe(t.Context()))
 	restarted := time.Now()
 	r.eventually("the node says why it does not vote", func() bool {
 		st, err := c.Inspect(t.Context(), "k")
@@ -136,17 +134,12 @@ func TestDurableNodeSkipsQuarantine(t *testing.T) {
 		r.servers = append(r.servers, redistest.Start(t, &redisproc.Options{AppendOnly: "always"}))
 	}
 	r.openDriver(r.nodes(), nil).Close() // without quarantine, because the set is new
-	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busyTimeout()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := newDriver(t, r.nodes(), &redis.Options{Timeout: busyTimeout()})
 	c := r.clientOf(d, nil)
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL})
 	for _, s := range r.servers {
 		s.Kill()
-		if err := s.Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		r.noError(s.Restart(t.Context()))
 	}
 	r.eventually("all vote again", func() bool { return l.Check(t.Context()) == nil })
 	r.release(l)
@@ -155,10 +148,7 @@ func TestDurableNodeSkipsQuarantine(t *testing.T) {
 // A single Redis votes at once: a quarantine would only prolong the outage.
 func TestSingleNodeSkipsQuarantine(t *testing.T) {
 	r := startRig(t, 1)
-	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busyTimeout()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := newDriver(t, r.nodes(), &redis.Options{Timeout: busyTimeout()})
 	c := r.clientOf(d, nil)
 	r.release(r.acquire(c, "k", nil))
 }
@@ -170,9 +160,7 @@ func TestLeaseEndsInTimeWithoutNodes(t *testing.T) {
 	first := l.Deadline()
 	r.eventually("a renewal", func() bool { return l.Deadline().After(first) })
 	for _, s := range r.servers {
-		if err := s.Pause(); err != nil {
-			t.Fatal(err)
-		}
+		r.noError(s.Pause())
 	}
 	select {
 	case <-l.Context().Done():
@@ -183,9 +171,7 @@ func TestLeaseEndsInTimeWithoutNodes(t *testing.T) {
 		t.Errorf("the context ended %v before the deadline", early)
 	}
 	for _, s := range r.servers {
-		if err := s.Resume(); err != nil {
-			t.Fatal(err)
-		}
+		r.noError(s.Resume())
 	}
 	r.eventually("the service is back", func() bool {
 		l, err := c.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: longTTL})
@@ -218,8 +204,6 @@ func TestHangingLoggerDoesNotDelayNodes(t *testing.T) {
 	r.do(0, "CLIENT", "KILL", "TYPE", "pubsub")
 	time.Sleep(50 * time.Millisecond) // until the break has been noticed
 	l, err := c.Acquire(r.boundedContext(), "k", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r.noError(err)
 	r.release(l)
 }

@@ -18,14 +18,10 @@ import (
 // hangServer stops the i-th server until resume is called.
 func (r *rig) hangServer(i int) (resume func()) {
 	r.Helper()
-	if err := r.servers[i].Pause(); err != nil {
-		r.Fatal(err)
-	}
+	r.noError(r.servers[i].Pause())
 	return func() {
 		r.Helper()
-		if err := r.servers[i].Resume(); err != nil {
-			r.Fatal(err)
-		}
+		r.noError(r.servers[i].Resume())
 	}
 }
 
@@ -38,9 +34,7 @@ func TestUnloadedScriptKeepsRequestOrder(t *testing.T) {
 	for i := range 5 { // a busy machine does not always make such a batch
 		request := driver.Request{Key: strconv.Itoa(i), TTL: longTTL}
 		held, err := d.Acquire(r.boundedContext(), request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r.noError(err)
 		r.do(0, "SCRIPT", "FLUSH")
 		r.do(0, "SCRIPT", "LOAD", wire.Release.Text)
 		resume := r.hangServer(0)
@@ -146,9 +140,7 @@ func TestCloseClosesAllDescriptors(t *testing.T) {
 		for i := range 5 {
 			r.release(r.acquire(c, strconv.Itoa(i), nil))
 		}
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
+		r.noError(c.Close())
 	}
 	round()
 	before := count()

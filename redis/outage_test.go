@@ -60,9 +60,7 @@ func TestWaitSurvivesTemporaryErrors(t *testing.T) {
 		},
 		"the only node hangs": {
 			func(r *rig) {
-				if err := r.servers[0].Pause(); err != nil {
-					r.Fatal(err)
-				}
+				r.noError(r.servers[0].Pause())
 			},
 			func(r *rig) {
 				if err := r.servers[0].Resume(); err != nil {
@@ -204,9 +202,7 @@ func TestOpenAllowsDownNodes(t *testing.T) {
 	if err := <-obstacles; !errors.Is(err, holdfast.ErrUnavailable) {
 		t.Errorf("obstacle: %v", err)
 	}
-	if err := r.servers[0].Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	r.noError(r.servers[0].Restart(t.Context()))
 	if err := <-ended; err != nil {
 		t.Errorf("the wait ended: %v", err)
 	}
@@ -229,9 +225,7 @@ func TestPatternSubscriberDoesNotReplaceDeadWaiter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, holder, waiter, _ := startLockers(t, slices.DeleteFunc(slices.Clone(permissions), func(s string) bool { return slices.Contains(less, s) })...)
 			conn, err := net.Dial("tcp", r.servers[0].Addr())
-			if err != nil {
-				t.Fatal(err)
-			}
+			r.noError(err)
 			defer conn.Close()
 			fmt.Fprint(conn, "PSUBSCRIBE *\r\n")
 			r.eventually("the console listens", func() bool { return r.do(0, "PUBSUB", "NUMPAT") == int64(1) })

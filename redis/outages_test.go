@@ -42,10 +42,7 @@ func TestLeaseSurvivesOutagesInTurn(t *testing.T) {
 				opts := redis.Options{MaxTTL: ttl, Timeout: busyTimeout()}
 				r.openDriver(r.nodes(), &opts).Close() // lets the new servers vote
 				client := func() *holdfast.Client {
-					d, err := redis.New(r.Context(), r.nodes(), &opts)
-					if err != nil {
-						r.Fatal(err)
-					}
+					d := newDriver(r, r.nodes(), &opts)
 					return r.clientOf(d, nil)
 				}
 				holder, rival := client(), client()
@@ -80,9 +77,7 @@ func TestLeaseSurvivesOutagesInTurn(t *testing.T) {
 				}
 				everywhere("at first") // a lease may begin on two
 				for i := range r.servers {
-					if err := outage(r, i); err != nil {
-						r.Fatal(err)
-					}
+					r.noError(outage(r, i))
 					everywhere(fmt.Sprintf("again after the outage of the %d.", i+1))
 				}
 				r.release(l)

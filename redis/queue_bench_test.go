@@ -22,11 +22,7 @@ import (
 func openBench(b *testing.B) (*redis.Driver, *redisproc.Server) {
 	b.Helper()
 	s := redistest.Start(b, nil)
-	d, err := redis.New(b.Context(), []redis.Node{{Addr: s.Addr()}}, &redis.Options{Timeout: busyTimeout()})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { d.Close() })
+	d := newDriver(b, []redis.Node{{Addr: s.Addr()}}, &redis.Options{Timeout: busyTimeout()})
 	return d, s
 }
 
@@ -153,10 +149,7 @@ func BenchmarkSemaphoreWaiters(b *testing.B) {
 	const slots, waiters = 64, 4000
 	for b.Loop() {
 		holding, s := openBench(b)
-		d, err := redis.New(b.Context(), []redis.Node{{Addr: s.Addr()}}, &redis.Options{Timeout: busyTimeout()})
-		if err != nil {
-			b.Fatal(err)
-		}
+		d := newDriver(b, []redis.Node{{Addr: s.Addr()}}, &redis.Options{Timeout: busyTimeout()})
 		holder, err := holdfast.New(holding, nil)
 		if err != nil {
 			b.Fatal(err)

@@ -29,11 +29,7 @@ func TestClientLeavesChangedServer(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				s := &hostileServer{turn: 1 << 30}
-				d, err := redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, &redis.Options{Dial: s.dial})
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer d.Close()
+				d := newDriver(t, []redis.Node{{Addr: "server:6379"}}, &redis.Options{Dial: s.dial})
 				time.Sleep(10 * time.Second)
 				if e := d.Nodes()[0]; e.State != driver.NodeUp {
 					t.Errorf("before the change the node is %v: %v", e.State, e.Err)
@@ -63,11 +59,7 @@ func TestStalledServerIsCheckedSoon(t *testing.T) {
 			time.Sleep(time.Until(time.Unix(0, busyUntil.Load())))
 			return server.answer(words)
 		}}}
-		d, err := redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, &redis.Options{Dial: h.dial})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer d.Close()
+		d := newDriver(t, []redis.Node{{Addr: "server:6379"}}, &redis.Options{Dial: h.dial})
 		left := make(chan time.Time, 100)
 		d.Notify(func(e driver.NodeEvent) {
 			if e.State == driver.NodeDown {
@@ -92,11 +84,7 @@ func TestDefectsFollowServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &hostileServer{turn: 1 << 30}
-		d, err := redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, &redis.Options{Dial: s.dial, AllowEviction: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer d.Close()
+		d := newDriver(t, []redis.Node{{Addr: "server:6379"}}, &redis.Options{Dial: s.dial, AllowEviction: true})
 		for _, c := range []struct{ info, says string }{
 			{"connected_slaves:1\r\n", "1 connected replicas"},
 			{"", "<nil>"},

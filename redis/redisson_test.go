@@ -140,9 +140,7 @@ func TestReadersAreRejectedInRedissonFormat(t *testing.T) {
 func TestWaiterAsksWhenRedissonPublishes(t *testing.T) {
 	r := startRig(t, 1)
 	p, err := faultproxy.New(r.servers[0].Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r.noError(err)
 	t.Cleanup(func() { p.Close() })
 	var asked atomic.Int32
 	p.CutAfter(func(args [][]byte) bool {
@@ -201,9 +199,7 @@ type channelListener struct{ *resp.Conn }
 func (r *rig) subscribeTo(pattern string) channelListener {
 	r.Helper()
 	conn, err := net.Dial("tcp", r.servers[0].Addr())
-	if err != nil {
-		r.Fatal(err)
-	}
+	r.noError(err)
 	r.Cleanup(func() { conn.Close() })
 	e := channelListener{resp.NewConn(conn)}
 	if _, err := e.Do([]string{"PSUBSCRIBE", pattern, "end"}); err != nil {
@@ -221,9 +217,7 @@ func (e channelListener) takeMessages(r *rig) (all []string) {
 	r.do(0, "PUBLISH", "end", "")
 	for {
 		v, err := e.ReadValue()
-		if err != nil {
-			r.Fatal(err)
-		}
+		r.noError(err)
 		if channel := string(v.Elems[2].Text); channel != "end" {
 			all = append(all, strings.TrimPrefix(channel, "redisson_lock__channel:")+" "+string(v.Elems[3].Text))
 			continue
@@ -432,8 +426,6 @@ func TestRedissonPermissionsAreEnough(t *testing.T) {
 func (r *rig) runDoctor(opts *redis.Options) []driver.Finding {
 	r.Helper()
 	found, err := runDoctor(context.Background(), "redis://"+r.servers[0].Addr(), 0, opts)
-	if err != nil {
-		r.Fatal(err)
-	}
+	r.noError(err)
 	return found
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -102,10 +103,30 @@ func (r *rig) open(nodes []redis.Node, opts *redis.Options) (*redis.Driver, erro
 func (r *rig) openDriver(nodes []redis.Node, opts *redis.Options) *redis.Driver {
 	r.Helper()
 	d, err := r.open(nodes, opts)
-	if err != nil {
-		r.Fatal(err)
-	}
+	r.noError(err)
 	return d
+}
+
+// newDriver returns a driver of package redis without the defaults of openDriver, and closes it at the end of the test.
+func newDriver(t testing.TB, nodes []redis.Node, opts *redis.Options) *redis.Driver {
+	t.Helper()
+	d, err := redis.New(t.Context(), nodes, opts)
+	return closeAtEnd(t, d, err)
+}
+
+func openURL(t testing.TB, url string, opts *redis.Options) *redis.Driver {
+	t.Helper()
+	d, err := redis.Open(t.Context(), url, opts)
+	return closeAtEnd(t, d, err)
+}
+
+func closeAtEnd[C io.Closer](t testing.TB, c C, err error) C {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
 }
 
 // newClient returns another client of the servers.
@@ -116,12 +137,22 @@ func (r *rig) newClient() *holdfast.Client {
 
 func (r *rig) clientOf(d driver.Driver, opts *holdfast.Options) *holdfast.Client {
 	r.Helper()
+	return openClient(r, d, opts)
+}
+
+func openClient(t testing.TB, d driver.Driver, opts *holdfast.Options) *holdfast.Client {
+	t.Helper()
 	c, err := holdfast.New(d, opts)
+	return closeAtEnd(t, c, err)
+}
+
+func acquire(t testing.TB, c *holdfast.Client, key string, opts *holdfast.AcquireOptions) *holdfast.Lease {
+	t.Helper()
+	l, err := c.Acquire(t.Context(), key, opts)
 	if err != nil {
-		r.Fatal(err)
+		t.Fatal(err)
 	}
-	r.Cleanup(func() { c.Close() })
-	return c
+	return l
 }
 
 // boundedContext returns a context that bounds the wait for an event that is certain to come.
@@ -143,6 +174,24 @@ func (r *rig) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOpti
 			r.Fatalf("Acquire(%q) = %v", key, err)
 		}
 	}
+}
+
+func (r *rig) noError(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+// waitAndRelease acquires a lock in the background and releases it. The channel receives the error.
+func (r *rig) waitAndRelease(c *holdfast.Client, key string, opts *holdfast.AcquireOptions) <-chan error {
+	return fixture.RunAsync(func() error {
+		l, err := c.Acquire(r.boundedContext(), key, opts)
+		if err == nil {
+			err = l.Release(context.Background())
+		}
+		return err
+	})
 }
 
 func (r *rig) release(leases ...*holdfast.Lease) {
@@ -192,9 +241,7 @@ func (r *rig) awaitReplica(i int) {
 	r.Helper()
 	offset := func(i int, field string) int64 {
 		n, err := strconv.ParseInt(r.infoField(i, field), 10, 64)
-		if err != nil {
-			r.Fatal(err)
-		}
+		r.noError(err)
 		return n
 	}
 	written := offset(0, "master_repl_offset")
@@ -205,9 +252,7 @@ func (r *rig) awaitReplica(i int) {
 func (r *rig) do(i int, args ...string) any {
 	r.Helper()
 	v, err := r.servers[i].Do(args...)
-	if err != nil {
-		r.Fatal(err)
-	}
+	r.noError(err)
 	return v
 }
 

@@ -113,11 +113,7 @@ func TestWaitEndsOnRejectedCredentials(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeNetwork{hosts: map[string]func([]string) []byte{"server": nil}}
-		d, err := redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, &redis.Options{Dial: h.dial, Password: "secret", AllowDown: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer d.Close()
+		d := newDriver(t, []redis.Node{{Addr: "server:6379"}}, &redis.Options{Dial: h.dial, Password: "secret", AllowDown: true})
 		h.mu.Lock()
 		h.hosts["server"] = func([]string) []byte {
 			return []byte("-WRONGPASS invalid username-password pair or user is disabled.\r\n")
@@ -197,7 +193,7 @@ func TestBusyServerInRotationKeepsLease(t *testing.T) {
 					return server.answer(words)
 				}}}
 				var gap atomic.Bool
-				d, err := redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, &redis.Options{
+				d := newDriver(t, []redis.Node{{Addr: "server:6379"}}, &redis.Options{
 					Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 						if gap.Load() {
 							return nil, dial(ctx)
@@ -205,18 +201,8 @@ func TestBusyServerInRotationKeepsLease(t *testing.T) {
 						return h.dial(ctx, network, addr)
 					},
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				c, err := holdfast.New(d, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer c.Close()
-				l, err := c.Acquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: ttl})
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := openClient(t, d, nil)
+				l := acquire(t, c, "k", &holdfast.AcquireOptions{TTL: ttl})
 				gap.Store(true)
 				time.Sleep(ttl/3 - time.Millisecond)
 				busyUntil.Store(time.Now().Add(ttl/2 - 50*time.Millisecond).UnixNano())
@@ -270,7 +256,7 @@ func TestDeadConnectionIsReplacedInTime(t *testing.T) {
 				return server.answer(words)
 			},
 		}}
-		d, err := redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, &redis.Options{
+		d := newDriver(t, []redis.Node{{Addr: "server:6379"}}, &redis.Options{
 			Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 				if dead.Load() {
 					return h.dial(ctx, network, "new:6379")
@@ -282,18 +268,8 @@ func TestDeadConnectionIsReplacedInTime(t *testing.T) {
 				return conn, err
 			},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := holdfast.New(d, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		l, err := c.Acquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: ttl})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := openClient(t, d, nil)
+		l := acquire(t, c, "k", &holdfast.AcquireOptions{TTL: ttl})
 		dead.Store(true)
 		time.Sleep(5 * time.Second)
 		if err := context.Cause(l.Context()); err != nil || renewed.Load() == 0 {

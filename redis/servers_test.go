@@ -2,7 +2,6 @@ package redis_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -123,14 +122,7 @@ func (r *rig) checkPolls(nodes []redis.Node) {
 	r.awaitState(events, nodes[0].Addr, driver.NodePolling)
 	other := r.clientOf(r.openDriver(nodes, nil), nil)
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: longTTL})
-	next := make(chan error, 1)
-	go func() {
-		l, err := other.Acquire(r.boundedContext(), "k", &holdfast.AcquireOptions{TTL: longTTL})
-		if err == nil {
-			err = l.Release(context.Background())
-		}
-		next <- err
-	}()
+	next := r.waitAndRelease(other, "k", &holdfast.AcquireOptions{TTL: longTTL})
 	time.Sleep(100 * time.Millisecond) // it waits by now; otherwise the test shows less
 	if err := l.Extend(r.Context(), longTTL); err != nil {
 		r.Errorf("Extend() = %v", err)

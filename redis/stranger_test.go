@@ -125,11 +125,7 @@ func TestSentinelMinorityMayNameKnownServer(t *testing.T) {
 		h := &fakeNetwork{hosts: map[string]func([]string) []byte{"good": server.answer, "a": says, "b": says, "c": nil}}
 		f := &redis.Failover{Master: "m", Sentinels: []string{"a:26379", "b:26379", "c:26379"}}
 		opts := &redis.Options{Dial: h.dial, Password: "of the servers", NoQuarantine: true}
-		d, err := redis.New(t.Context(), []redis.Node{{Failover: f}}, opts)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer d.Close()
+		newDriver(t, []redis.Node{{Failover: f}}, opts)
 		h.mu.Lock()
 		h.hosts["b"] = nil
 		h.mu.Unlock()

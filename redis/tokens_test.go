@@ -116,9 +116,7 @@ func TestTokensRiseOnServerWithOlderData(t *testing.T) {
 				s.Kill()
 			}
 			for _, s := range r.servers {
-				if err := s.Restart(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				r.noError(s.Restart(t.Context()))
 			}
 			for i := range 3 {
 				var l *holdfast.Lease

@@ -16,10 +16,7 @@ func TestURLSetSurvivesOneFailover(t *testing.T) {
 		c.servers[0].Addr(), c.servers[1].Addr(), briefMaxTTL, plain[0].Addr(), plain[1].Addr())
 	open := func(opts *redis.Options) *redis.Driver {
 		t.Helper()
-		d, err := redis.Open(t.Context(), url, opts)
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := openURL(t, url, opts)
 		return d
 	}
 	open(&redis.Options{NoQuarantine: true}).Close()

@@ -210,9 +210,7 @@ func TestStoppedFirstWaiterDelaysOthersBriefly(t *testing.T) {
 			r.release(l)
 			released := time.Now()
 			if c.after != nil {
-				if err := c.after(w); err != nil {
-					t.Fatal(err)
-				}
+				r.noError(c.after(w))
 			}
 			took := (<-done).Sub(released)
 			t.Logf("it cost %v", took)
@@ -225,9 +223,7 @@ func TestStoppedFirstWaiterDelaysOthersBriefly(t *testing.T) {
 				return
 			}
 			// A waiter that answers late loses its turn, but continues to wait.
-			if err := w.resume(); err != nil {
-				t.Fatal(err)
-			}
+			r.noError(w.resume())
 			w.awaitHeld(t, r)
 			if _, err := second.TryAcquire(t.Context(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
 				t.Errorf("while another client holds the lock: %v", err)
@@ -241,14 +237,7 @@ func TestStoppedFirstWaiterDelaysOthersBriefly(t *testing.T) {
 
 // startWaiting starts a wait for "k" and returns its result.
 func (r *rig) startWaiting(c *holdfast.Client) <-chan error {
-	done := make(chan error, 1)
-	go func() {
-		l, err := c.Acquire(r.boundedContext(), "k", &holdfast.AcquireOptions{TTL: longTTL})
-		if err == nil {
-			err = l.Release(context.Background())
-		}
-		done <- err
-	}()
+	done := r.waitAndRelease(c, "k", &holdfast.AcquireOptions{TTL: longTTL})
 	return done
 }
 
@@ -264,17 +253,13 @@ func TestWaitSurvivesDeathOfNode(t *testing.T) {
 		t.Errorf("with a dead node: %v", err)
 	}
 
-	if err := r.servers[0].Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	r.noError(r.servers[0].Restart(t.Context()))
 	l = r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: longTTL})
 	done = r.startWaiting(c)
 	r.awaitWaiters(holder, "k", 1)
 	// The node comes back empty. A second empty node could end the lease: the waiter may have acquired the
 	// first and given it back before the holder renewed.
-	if err := r.servers[0].Wipe(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	r.noError(r.servers[0].Wipe(t.Context()))
 	r.eventually("a renewal", func() bool { return l.Extend(t.Context(), longTTL) == nil })
 	r.release(l)
 	if err := <-done; err != nil {
@@ -291,9 +276,7 @@ func TestWaitSurvivesRestartOfSingleRedis(t *testing.T) {
 	r.awaitWaiters(holder, "k", 1)
 	r.servers[0].Kill()
 	time.Sleep(300 * time.Millisecond) // renewals and requests fail meanwhile
-	if err := r.servers[0].Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	r.noError(r.servers[0].Restart(t.Context()))
 	r.eventually("the lease stands", func() bool { return l.Check(t.Context()) == nil })
 	select {
 	case err := <-done:

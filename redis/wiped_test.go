@@ -40,15 +40,9 @@ func TestWipedServerLosesVoteWhileConnected(t *testing.T) {
 			r := begin(t, 3)
 			way := newRoute(t, r.servers)
 			r.openVoting(redis.Options{MaxTTL: time.Minute}).Close()
-			d, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busyTimeout()})
-			if err != nil {
-				t.Fatal(err)
-			}
+			d := newDriver(t, way.nodes(), &redis.Options{Timeout: busyTimeout()})
 			c := r.clientOf(d, nil)
-			rival, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busyTimeout()})
-			if err != nil {
-				t.Fatal(err)
-			}
+			rival := newDriver(t, r.nodes(), &redis.Options{Timeout: busyTimeout()})
 			other := r.clientOf(rival, nil)
 			way.downNode(2, true)
 			r.eventually("two nodes", func() bool {
@@ -77,23 +71,16 @@ func TestProxyThatSwitchesServersHasOneVote(t *testing.T) {
 	for _, set := range [][]redis.Node{nodes[:3], {nodes[0], nodes[3], nodes[2]}} { // all vote, each in a set of three
 		opts := &redis.Options{Timeout: busyTimeout()}
 		d, err := r.open(set, opts)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r.noError(err)
 		d.Close()
 	}
 	way := newRelay(t, r.servers[1].Addr()).start()
-	d, err := redis.New(t.Context(), []redis.Node{nodes[0], way.node(), nodes[2]}, &redis.Options{Timeout: busyTimeout()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := newDriver(t, []redis.Node{nodes[0], way.node(), nodes[2]}, &redis.Options{Timeout: busyTimeout()})
 	c := r.clientOf(d, nil)
 	r.release(r.acquire(c, "k", nil))
 	other := r.servers[3].Addr()
 	way.server.Store(&other)
-	if err := r.servers[2].Pause(); err != nil {
-		t.Fatal(err)
-	}
+	r.noError(r.servers[2].Pause())
 	defer r.servers[2].Resume()
 	if _, err := c.TryAcquire(t.Context(), "k", nil); err == nil {
 		t.Error("an unchecked server voted")
