@@ -104,7 +104,8 @@ func tokenBlocksDoNotOverlap(b *bench) {
 func tryNamesHolder(b *bench) {
 	me := holdfast.Holder{Host: "elsewhere", PID: 4121, Program: "billing"}
 	holder, other := b.clientOf(b.openDriver(), &holdfast.Options{Holder: me}), b.newClient()
-	l := b.acquire(holder, "k", &holdfast.AcquireOptions{TTL: b.long})
+	l := b.acquire(holder, "k", &holdfast.AcquireOptions{TTL: b.long, Note: "import, 50 %"})
+	me.Note = "import, 50 %"
 	var held *holdfast.HeldError
 	b.eventually("the error names the holder", func() bool {
 		_, err := b.tryAcquire(other, "k", nil)

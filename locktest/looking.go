@@ -29,7 +29,8 @@ func inspectShowsHolder(b *bench) {
 	b.needsInspector()
 	me := holdfast.Holder{Host: "elsewhere", PID: 7, Program: "cron"}
 	c, other := b.clientOf(b.openDriver(), &holdfast.Options{Holder: me}), b.newClient()
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long, Note: "import, 50 %"})
+	me.Note = "import, 50 %"
 	for _, looker := range []*holdfast.Client{c, other} {
 		var st holdfast.Status
 		b.eventually("the holder is known", func() bool {

@@ -247,30 +247,6 @@ func TestHolderIsNamedAfterFailedLookup(t *testing.T) {
 	r.release(l)
 }
 
-// The note is part of the owner id, so every node that has the lock has the note.
-func TestOthersSeeNoteOfLease(t *testing.T) {
-	for _, n := range []int{1, 3} {
-		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
-			r := startRig(t, n)
-			me := driver.Holder{Host: "web-3", Program: "billing", Note: "import, 50 %"}
-			a, b := r.openDriver(r.nodes(), nil), r.openDriver(r.nodes(), nil)
-			t.Cleanup(func() { a.Close(); b.Close() })
-			if _, err := a.Acquire(r.boundedContext(), driver.Request{Key: "k", TTL: longTTL, Holder: me}); err != nil {
-				t.Fatal(err)
-			}
-			_, err := b.Acquire(r.boundedContext(), driver.Request{Key: "k", TTL: longTTL, NoWait: true})
-			if held, ok := errors.AsType[*driver.HeldError](err); !ok || held.Holder != me {
-				t.Errorf("Acquire() = %v, want held by %v", err, me)
-			}
-			for _, d := range []*redis.Driver{a, b} {
-				if st, err := d.Inspect(r.boundedContext(), "k"); err != nil || st.Holder != me {
-					t.Errorf("Inspect() = %+v, %v, want holder %v", st, err, me)
-				}
-			}
-		})
-	}
-}
-
 // The queue is shown in the order of service, and by a majority of the nodes or not at all.
 func TestQueueNamesWaitersInOrder(t *testing.T) {
 	r := startRig(t, 3)

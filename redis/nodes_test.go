@@ -153,37 +153,6 @@ func TestSingleNodeSkipsQuarantine(t *testing.T) {
 	r.release(r.acquire(c, "k", nil))
 }
 
-func TestLeaseEndsInTimeWithoutNodes(t *testing.T) {
-	r := startRig(t, 3)
-	c := r.newClient()
-	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: 6 * time.Second})
-	first := l.Deadline()
-	r.eventually("a renewal", func() bool { return l.Deadline().After(first) })
-	for _, s := range r.servers {
-		r.noError(s.Pause())
-	}
-	select {
-	case <-l.Context().Done():
-	case <-time.After(patience()):
-		t.Fatal("the lease did not end")
-	}
-	if early := time.Until(l.Deadline()); early > 0 {
-		t.Errorf("the context ended %v before the deadline", early)
-	}
-	for _, s := range r.servers {
-		r.noError(s.Resume())
-	}
-	r.eventually("the service is back", func() bool {
-		l, err := c.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: longTTL})
-		if err != nil {
-			return false
-		}
-		r.release(l)
-		return true
-	})
-	r.checkCleared()
-}
-
 // blockedLog is a log handler that blocks on each line until it is unblocked.
 type blockedLog struct{ unblocked chan struct{} }
 
