@@ -82,7 +82,7 @@ func TestFullLocalQueueRejectsWaiters(t *testing.T) {
 }
 
 // Only the first caller asks the service. Its answer rejects the callers behind it.
-func TestMaxWaitersHoldsForSimultaneousCallers(t *testing.T) {
+func TestMaxWaitersLimitsConcurrentCallers(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for i := range 5 {
 			b.drv.Node(i).Delay(10 * time.Millisecond)

@@ -406,7 +406,7 @@ func TestMaxWaitersBoundsSlotWaiters(t *testing.T) {
 	})
 }
 
-// The wait may end between the answers about two slots.
+// Wait may elapse after one slot was checked and before the next.
 func TestSlotWaitEndedDuringSearchIsHeld(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		p := b.newPeer()

@@ -54,7 +54,7 @@ func TestCancelDoesNotMarkMemberDown(t *testing.T) {
 }
 
 // The client was suspended, so the time limit of its request has passed when it resumes.
-func TestSuspendDoesNotMarkMemberDown(t *testing.T) {
+func TestSuspendedClientDoesNotMarkMemberDown(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		d := r.newDirectDriver()
 		r.NoError(d.Release(r.WaitContext(), r.AcquireGrant(d, "k", longTTL), 0))

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/fence"
 )
 
-// A write runs only with three valid headers, and is answered with one of the four codes.
+// A write runs only with three valid headers, and is answered with 200, 400, 412 or 428.
 func FuzzHandlerHeaders(f *testing.F) {
 	for _, token := range []string{"64", "0", "-1", "+5", "", " 7", "9223372036854775807", "9223372036854775808", "1e3", "٣"} {
 		f.Add("PUT", "/report", token, "lease")

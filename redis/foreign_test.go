@@ -312,7 +312,7 @@ func TestBareAndPrefixedClientsReportEachOther(t *testing.T) {
 
 // With bare keys the names themselves are keys, and do not collide with Holdfast's other keys. While programs
 // change from redsync to Holdfast, both may hold the lock if one uses a prefix.
-func TestBareKeyBesideLockIsLogged(t *testing.T) {
+func TestUnprefixedKeyIsLogged(t *testing.T) {
 	r, log := startRig(t, 3), new(logRecorder)
 	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{Logger: slog.New(log)}), nil)
 	for i := range r.servers {

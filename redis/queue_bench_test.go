@@ -110,9 +110,9 @@ func BenchmarkExpiredQueueEntries(b *testing.B) {
 	}
 }
 
-// BenchmarkAdoptions adopts one lease again and again; each adoption leaves a note. It reports the time of an
-// adoption and the memory of the notes, for the first thousand adoptions and for those after 20,000.
-func BenchmarkAdoptions(b *testing.B) {
+// BenchmarkRepeatedAdopt adopts one lease repeatedly; each adoption leaves a note in the queue. It reports the
+// time of an adoption and the memory of the notes, for the first thousand adoptions and for those after 20,000.
+func BenchmarkRepeatedAdopt(b *testing.B) {
 	for b.Loop() {
 		d, s := openBench(b)
 		g, err := d.Acquire(b.Context(), driver.Request{Key: "k", TTL: time.Minute, NoWait: true, Adoptable: true})

@@ -15,9 +15,9 @@ import (
 
 // The client checks the server each second. A change that the gate would reject ends the connection, with an
 // error that names the change.
-func TestClientLeavesChangedServer(t *testing.T) {
+func TestClientDisconnectsFromUnfitServer(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ info, says string }{
+	for name, c := range map[string]struct{ info, want string }{
 		"evicts":          {"maxmemory_policy:volatile-ttl\r\n", "maxmemory-policy is volatile-ttl"},
 		"evicts all":      {"maxmemory_policy:allkeys-lru\r\n", "maxmemory-policy is allkeys-lru"},
 		"demoted":         {"role:slave\r\nmaster_host:other\r\nmaster_port:6379\r\n", "replica"},
@@ -37,12 +37,12 @@ func TestClientLeavesChangedServer(t *testing.T) {
 				s.mu.Lock()
 				s.info = c.info
 				s.mu.Unlock()
-				var left []error
-				d.Notify(func(e driver.NodeEvent) { left = append(left, e.Err) })
+				var errs []error
+				d.Notify(func(e driver.NodeEvent) { errs = append(errs, e.Err) })
 				time.Sleep(1300 * time.Millisecond)
 				synctest.Wait()
-				if (len(left) > 0) != (c.says != "") || len(left) > 0 && !strings.Contains(left[0].Error(), c.says) {
-					t.Errorf("the client left the node with %v, want %q", left, c.says)
+				if (len(errs) > 0) != (c.want != "") || len(errs) > 0 && !strings.Contains(errs[0].Error(), c.want) {
+					t.Errorf("the client disconnected with %v, want %q", errs, c.want)
 				}
 			})
 		})

@@ -96,7 +96,7 @@ func TestCancelDoesNotMarkMemberDown(t *testing.T) {
 
 // The client reads nothing for ten seconds, during requests, pings and probes. The answers that arrive
 // meanwhile count.
-func TestSuspendDoesNotMarkMemberDown(t *testing.T) {
+func TestSuspendedClientDoesNotMarkMemberDown(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
 		g := r.AcquireGrant(d, "k", longTTL)

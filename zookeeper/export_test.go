@@ -73,16 +73,17 @@ func (d *Driver) Expire(ctx context.Context, ttl time.Duration) error {
 	// its connection. The driver may resume the session at another member before the close request arrives,
 	// which is then ignored.
 	for ctx.Err() == nil {
-		over, err := l.member.resumeAndClose(ctx, s, hello)
-		if over {
+		done, err := l.member.resumeAndClose(ctx, s, hello)
+		if done {
 			return err
 		}
 	}
 	return ctx.Err()
 }
 
-// resumeAndClose resumes the session of hello and closes it. over reports that the session is over.
-func (m *member) resumeAndClose(ctx context.Context, s *session, hello greeting) (over bool, err error) {
+// resumeAndClose resumes the session of hello and closes it. done reports that the session has ended, or that
+// the dial failed.
+func (m *member) resumeAndClose(ctx context.Context, s *session, hello greeting) (done bool, err error) {
 	conn, err := m.dial(ctx)
 	if err != nil {
 		return true, err

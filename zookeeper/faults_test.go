@@ -264,7 +264,7 @@ func TestWaiterSendsOnlyPings(t *testing.T) {
 }
 
 // The waiter's session may be over soon, or already.
-func TestLongWaiterRenewsBeforeGrant(t *testing.T) {
+func TestWaiterRenewsSessionBeforeGrant(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d, waiting := r.newDirectDriver(), r.newDriver()
 		g := r.AcquireGrant(d, "k", longTTL)

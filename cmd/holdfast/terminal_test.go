@@ -173,8 +173,8 @@ func TestPagerBehindPipeKeepsTerminal(t *testing.T) {
 	s.expect("key q\r\n")
 }
 
-// A command behind a pipe reads from the terminal itself.
-func TestCommandGetsTerminalOnRequest(t *testing.T) {
+// The standard input of the command is a pipe, and it opens /dev/tty.
+func TestPipedCommandCanReadTTY(t *testing.T) {
 	t.Parallel()
 	s := newBench(t, 1).startShell()
 	s.show(`echo text | "$holdfast" run job -- sh -c 'cat; echo asking; read key </dev/tty; echo "key $key"'` + "\n")

@@ -184,7 +184,7 @@ func TestTopForceReleasesAfterQuestions(t *testing.T) {
 	d.awaitTexts("type its name:")
 	d.press("job\r")
 	d.awaitTexts("was taken from")
-	if code := b.newCommand(t.Context(), "show", "-e", "job").exit(); code != 1 {
+	if code := b.newCommand(t.Context(), "show", "-e", "job").runExitCode(); code != 1 {
 		t.Errorf("show -e: %d, want 1", code)
 	}
 	d.press("q")
@@ -409,8 +409,8 @@ func (j *job) run() (string, error) {
 	return j.out.String() + j.log.String(), err
 }
 
-// exit runs the job and returns its exit code.
-func (j *job) exit() int {
+// runExitCode runs the job and returns its exit code.
+func (j *job) runExitCode() int {
 	j.Run() // ProcessState has the outcome
 	return j.ProcessState.ExitCode()
 }

@@ -164,7 +164,7 @@ func TestCheckAndWriteAreOneStep(t *testing.T) {
 }
 
 // A table whose rows carry their own token needs one statement and no Fence.
-func TestRowsKeepTheirOwnToken(t *testing.T) {
+func TestTokenColumnPerRow(t *testing.T) {
 	pool, _ := openFence(t)
 	const schema = `CREATE TABLE own (name text, balance bigint, fence bigint, fence_owner text); INSERT INTO own VALUES ('k', 0, 0, '')`
 	if _, err := pool.Exec(t.Context(), schema); err != nil {

@@ -53,7 +53,7 @@ func TestDenialsEndAdoption(t *testing.T) {
 	p.check("what it has taken is released", p.last.Release == All(3) && p.c.Phase == Over)
 }
 
-func TestFatalErrorsEndAdoption(t *testing.T) {
+func TestAdoptFailsOnFatalError(t *testing.T) {
 	t.Parallel()
 	p := adoptingClaim(t, 3)
 	p.grant(0, 100)

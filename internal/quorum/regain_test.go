@@ -188,7 +188,7 @@ func TestBareQuorumPutsLeaseAtRisk(t *testing.T) {
 	}
 }
 
-func TestUnfinishedRoundDoesNotChangeRisk(t *testing.T) {
+func TestIncompleteRenewalKeepsAtRisk(t *testing.T) {
 	t.Parallel()
 	p := heldClaim(t, 3)
 	p.step(Event{Kind: Renew, TTL: lease})

@@ -190,7 +190,7 @@ func firstRun(t *testing.T, begin time.Time, bin string) {
 	t.Logf("installed in %v, and the first run took %v", took.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond))
 }
 
-func TestModulesImportFromProxy(t *testing.T) {
+func TestModulesCanBeImportedFromProxy(t *testing.T) {
 	t.Parallel()
 	s, proxy := publishRelease(t)
 	_, env := newUserEnv(t, s, proxy)

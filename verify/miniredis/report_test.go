@@ -73,9 +73,9 @@ func secondWaits(t *testing.T, first, second *holdfast.Client) {
 	}
 }
 
-// TestReportEndsWithLease uses the abilities of package memory: nodes that stop, freeze, or lose their data or
+// TestWorkStopsWhenLeaseIsLost uses package memory: nodes that stop, freeze, or lose their data or
 // their replies, while the others continue.
-func TestReportEndsWithLease(t *testing.T) {
+func TestWorkStopsWhenLeaseIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := memory.New(3)
 		locks, _ := holdfast.New(nodes, nil)

@@ -399,7 +399,7 @@ func TestCheckAndWriteAreOneStep(t *testing.T) {
 }
 
 // The update needs one statement and no Fence.
-func TestRowsKeepTheirOwnToken(t *testing.T) {
+func TestTokenColumnPerRow(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, db *database) {
 		db.exec(t, `INSERT INTO account (name, balance, fence, fence_owner) VALUES ('k', 0, 0, '')`)
 		put := func(token holdfast.Token, owner string, balance int) error {

@@ -302,7 +302,7 @@ func TestRepliesAreDistinguishedFromPushes(t *testing.T) {
 	}
 }
 
-// withoutID removes the number of the connection from the reply to HELLO.
+// withoutID removes the client ID from the reply to HELLO.
 func withoutID(transcript string) string {
 	before, rest, ok := strings.Cut(transcript, "$2\r\nid\r\n:")
 	if !ok {

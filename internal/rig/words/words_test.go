@@ -123,7 +123,7 @@ func TestLanguageIsPlain(t *testing.T) {
 	}
 }
 
-func TestCommitSubjectsFit(t *testing.T) {
+func TestCommitSubjectLength(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), "git", "-C", root, "log", "--no-merges", "-n", fmt.Sprint(commits), "--format=%s").Output()
 	if err != nil {
