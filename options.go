@@ -91,8 +91,8 @@ func thisProcess() Holder {
 	return Holder{Host: host, PID: os.Getpid(), Program: filepath.Base(os.Args[0])}
 }
 
-// kind is a use of a key that has several places: as a semaphore, or as a reader or the writer of a read and
-// write lock. nil stands for a plain lock.
+// kind is the kind of a lock with several slots: a semaphore, or the reader or writer of a read and write lock.
+// nil stands for a plain lock.
 type kind interface {
 	holder.Kind
 	// check rejects impossible numbers of places, and options that the kind does not support.

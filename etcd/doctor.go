@@ -83,7 +83,7 @@ func (m *member) examine(ctx context.Context, ttl time.Duration) {
 	m.checkVersion(m.status.Version)
 	m.checkRole()
 	m.checkSpace()
-	m.checkTransport(ctx)
+	m.checkTLS(ctx)
 }
 
 // checkVersion reports server versions with faults from which the driver cannot protect itself.
@@ -140,8 +140,8 @@ func (m *member) checkSpace() {
 
 func (m *member) hasAlarm() bool { return m.status != nil && len(m.status.Errors) > 0 }
 
-// checkTransport checks the transport on a separate connection.
-func (m *member) checkTransport(ctx context.Context) {
+// checkTLS checks over a new connection whether TLS protects the password, and whether certificates end soon.
+func (m *member) checkTLS(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pace.CallTime())
 	defer cancel()
 	conn, config, err := m.node.connect(ctx)

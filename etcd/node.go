@@ -226,7 +226,7 @@ func explainError(ctx context.Context, err error) error {
 	if _, inner, ok := strings.Cut(text, `connection error: desc = "`); ok { // internals of gRPC
 		text = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSuffix(inner, `"`), "transport: "), "Error while dialing: ")
 	}
-	mend := driverkit.URLNaming.TLSFix(text)
+	mend := driverkit.URLOptionNames.TLSFix(text)
 	if mend != "" {
 		mend = "; " + mend
 	}

@@ -174,8 +174,8 @@ func (b *bench) needsForcer() {
 	b.skipWithout(b.can.force && b.limits.Token, "driver.Forcer and Limits.Token")
 }
 
-// tryForce tries to force a lock that must not be forced, and returns the error.
-func (b *bench) tryForce(c *holdfast.Client, key string, token holdfast.Token) error {
+// forceReleaseError tries to force a lock that must not be forced, and returns the error.
+func (b *bench) forceReleaseError(c *holdfast.Client, key string, token holdfast.Token) error {
 	return b.retryLate(func() error { return c.ForceRelease(b.boundedContext(), key, token, "") })
 }
 
@@ -197,10 +197,10 @@ func (b *bench) forceLock(c *holdfast.Client, key string, token holdfast.Token, 
 func forceComparesToken(b *bench) {
 	b.needsForcer()
 	c, other := b.newClient(), b.newClient()
-	b.checkError(b.tryForce(c, "k", 1), holdfast.ErrLost) // nobody holds it
+	b.checkError(b.forceReleaseError(c, "k", 1), holdfast.ErrLost) // nobody holds it
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
 	for _, token := range []holdfast.Token{0, l.Token() - 1, l.Token() + 1000} {
-		b.checkError(b.tryForce(other, "k", token), holdfast.ErrLost)
+		b.checkError(b.forceReleaseError(other, "k", token), holdfast.ErrLost)
 	}
 	b.checkHeld(other, "k")
 	if err := b.retryLate(func() error { return l.Extend(b.boundedContext(), b.long) }); err != nil {
@@ -209,7 +209,7 @@ func forceComparesToken(b *bench) {
 	old := l.Token()
 	b.release(l)
 	next := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long})
-	b.checkError(b.tryForce(c, "k", old), holdfast.ErrLost) // the newer holder keeps its lock
+	b.checkError(b.forceReleaseError(c, "k", old), holdfast.ErrLost) // the newer holder keeps its lock
 	if err := b.retryLate(func() error { return next.Extend(b.boundedContext(), b.long) }); err != nil {
 		b.Errorf("the newer holder's renewal = %v", err)
 	}

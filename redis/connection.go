@@ -85,7 +85,7 @@ func (s *connection) Answer(e link.Entry, v resp.Value) {
 	}
 	n.noteRefusal(e.Req.Kind, v)
 	if c := n.d.channels; c != nil && n.noWakeUpCause() == nil { // otherwise waiters poll
-		c.NoteDenial(e.Req, v, format.Subscriber{Link: s.Link, Refused: n.setSubscribeError, Wake: n.askClaimAgain})
+		c.SubscribeAfterDenial(e.Req, v, format.Subscriber{Link: s.Link, Refused: n.setSubscribeError, Wake: n.askClaimAgain})
 	}
 	read = true
 	n.d.set.noteAnswered(e, e.Req)

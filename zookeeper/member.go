@@ -189,7 +189,7 @@ func explainError(ctx context.Context, err error) error {
 		return nil
 	}
 	var timeout net.Error
-	mend := driverkit.URLNaming.TLSFix(err.Error())
+	mend := driverkit.URLOptionNames.TLSFix(err.Error())
 	switch {
 	case ctx.Err() != nil:
 		return driverkit.StallError{Err: context.Cause(ctx)}

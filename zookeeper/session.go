@@ -70,9 +70,9 @@ type session struct {
 	idle     time.Time // time since which users is 0
 }
 
-func (d *Driver) newSession(key time.Duration) *session {
-	ttl := key
-	if key == anyTTL {
+func (d *Driver) newSession(ttl time.Duration) *session {
+	key := ttl
+	if ttl == anyTTL {
 		ttl = lookTTL
 	}
 	s := &session{d: d, key: key, ttl: ttl, password: make([]byte, 16), changed: make(chan struct{}), watches: make(map[string]chan struct{}), idle: time.Now()}

@@ -132,11 +132,11 @@ func (f *Fence) Do(ctx context.Context, db *sql.DB, guard string, token holdfast
 	return nil
 }
 
-// Claim records a token. In a transaction it comes first, and protects what the transaction reads and writes
-// until it ends. On a *sql.DB it rejects older holders from then on: use it before a read that feeds a later
-// write. For a stale token it returns a *fence.StaleError. After any other error the claim may have been
-// recorded, and a transaction is rolled back, so that nothing is written in it. sql.ErrTxDone also means that
-// the database had rolled the transaction back before.
+// Claim records a token. In a transaction, call Claim first: it protects everything that the transaction reads
+// and writes. On a *sql.DB it rejects older holders from then on: use it before a read that feeds a later write.
+// For a stale token it returns a *fence.StaleError. After any other error the claim may have been recorded, and
+// Claim rolls a transaction back, so that nothing is written in it. sql.ErrTxDone also means that the
+// transaction had been rolled back before.
 func (f *Fence) Claim(ctx context.Context, q Querier, guard string, token holdfast.Token, owner string) error {
 	claim := f.table.Claim
 	tx, ok := q.(transaction)

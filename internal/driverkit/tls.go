@@ -125,8 +125,8 @@ type TLSNaming struct {
 	ServerName      string // empty: only the host can be changed
 }
 
-// URLNaming names the parameters of the URLs of this package, and the options of the drivers.
-var URLNaming = TLSNaming{
+// URLOptionNames are the parameters of the URLs of this package, and the options of the drivers.
+var URLOptionNames = TLSNaming{
 	Authority: "ca or Options.TLS", Pair: "cert and key, or Options.TLS", ServerName: "servername or Options.TLS",
 }
 

@@ -66,7 +66,7 @@ func TestCertificateErrorsHaveFixes(t *testing.T) {
 				return config
 			}
 			text := handshakeError(t, config(c.server), config(c.client))
-			if mend := driverkit.URLNaming.TLSFix(text); !strings.Contains(mend, c.mend) || c.mend == "" && mend != "" {
+			if mend := driverkit.URLOptionNames.TLSFix(text); !strings.Contains(mend, c.mend) || c.mend == "" && mend != "" {
 				t.Errorf("fix for %q = %q, want %q", text, mend, c.mend)
 			}
 		})
@@ -98,7 +98,7 @@ func TestExpiredAuthorityIsIgnored(t *testing.T) {
 	roots.AddCert(authority.Leaf)
 	signed := tls.Certificate{Certificate: [][]byte{der}, PrivateKey: signer}
 	text := handshakeError(t, &tls.Config{Certificates: []tls.Certificate{signed}}, &tls.Config{RootCAs: roots, ServerName: "localhost"})
-	if mend := driverkit.URLNaming.TLSFix(text); !strings.Contains(mend, "or that of its authority") {
+	if mend := driverkit.URLOptionNames.TLSFix(text); !strings.Contains(mend, "or that of its authority") {
 		t.Errorf("fix for %q = %q", text, mend)
 	}
 }

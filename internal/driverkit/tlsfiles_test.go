@@ -126,7 +126,7 @@ func TestBadClientFilesAreNamed(t *testing.T) {
 					t.Errorf("%s: error %q does not name %s", what, text, word)
 				}
 			}
-			if mend := driverkit.URLNaming.TLSFix(text); !strings.Contains(mend, "into these files") {
+			if mend := driverkit.URLOptionNames.TLSFix(text); !strings.Contains(mend, "into these files") {
 				t.Errorf("%s: fix for %q = %q", what, text, mend)
 			}
 		}
@@ -182,7 +182,7 @@ func TestNewAuthoritiesReplaceOldOnes(t *testing.T) {
 		}
 		_, err = u.FreshTLS(config)
 		if err == nil || !strings.Contains(err.Error(), ca) || !strings.Contains(err.Error(), want) ||
-			!strings.Contains(driverkit.URLNaming.TLSFix(err.Error()), "into this file") {
+			!strings.Contains(driverkit.URLOptionNames.TLSFix(err.Error()), "into this file") {
 			t.Errorf("FreshTLS() = %v, want %s and the file", err, want)
 		}
 	}

@@ -142,8 +142,8 @@ func (u *URL) readHosts(rest string, form Scheme) (err error) {
 	return nil
 }
 
-// readLogin parses user:password, which a URL contains once, before the first host. After an unescaped comma
-// or @, a host and a password look the same.
+// readLogin parses user:password, which a URL contains once, before the first host. It rejects an unescaped comma
+// or @, after which a host cannot be told from a password.
 func readLogin(text string) (user, pass string, err error) {
 	if strings.ContainsAny(text, ",@") {
 		return "", "", invalidError("user and password stand once, before the first host; in a password write a comma as %%2C, @ as %%40")

@@ -38,7 +38,7 @@ type Call struct {
 	turn         chan turn // receives one turn while the call is in a queue
 }
 
-// Kind is a use of a key with several places: as a semaphore, a reader or a writer. Kinds are compared with ==.
+// Kind is the kind of a lock with several slots: semaphore, reader or writer. Values must be comparable.
 type Kind interface {
 	// Places returns the number of locks that belong to the key, in addition to its own.
 	Places() int

@@ -189,7 +189,7 @@ func (r Rules) Decide(s State, o Observation) (State, Verdict) {
 		}
 		return s, r.writeMarker(first)
 	}
-	return r.decideWaiting(s, m, o)
+	return r.nextStepInQuarantine(s, m, o)
 }
 
 // isUnseen reports whether no client has recorded when it first saw the node in this run.
@@ -197,9 +197,9 @@ func (m marker) isUnseen(run string) bool {
 	return m.seen != run || m.first.client <= 0 || m.first.node <= 0
 }
 
-// decideWaiting returns the next step for a node that was first seen in its present run, but is not admitted
-// yet.
-func (r Rules) decideWaiting(s State, m marker, o Observation) (State, Verdict) {
+// nextStepInQuarantine returns the next step for a node that a client has seen in its present run, but that is
+// not admitted yet.
+func (r Rules) nextStepInQuarantine(s State, m marker, o Observation) (State, Verdict) {
 	period := Quarantine(r.MaxTTL)
 	s = s.noteMarker(r.markerPrefix(), m, o.Mono)
 	watched, first, second := o.Mono-s.Since, o.elapsedSince(m.first), o.elapsedSince(m.second)

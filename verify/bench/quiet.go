@@ -21,13 +21,13 @@ const (
 // themselves look worse than on a quiet machine, and ratios change between rounds. when names the time of the
 // check.
 func warnIfBusy(ctx context.Context, out io.Writer, when string) {
-	before, err := readProcessors()
+	before, err := readCPUTimes()
 	select {
 	case <-time.After(lookTime):
 	case <-ctx.Done():
 		return
 	}
-	after, err2 := readProcessors()
+	after, err2 := readCPUTimes()
 	if err != nil || err2 != nil { // not Linux
 		return
 	}
@@ -37,20 +37,20 @@ func warnIfBusy(ctx context.Context, out io.Writer, when string) {
 	}
 }
 
-// ticks is the time of all processors since the boot.
-type ticks struct{ idle, all int64 }
+// cpuTimes holds the times of all processors since the boot, in ticks.
+type cpuTimes struct{ idle, all int64 }
 
-func readProcessors() (ticks, error) {
+func readCPUTimes() (cpuTimes, error) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
-		return ticks{}, err
+		return cpuTimes{}, err
 	}
-	return parseProcessors(string(text))
+	return parseCPUTimes(string(text))
 }
 
-// parseProcessors reads the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, and guests' shares
-// of user and nice.
-func parseProcessors(text string) (t ticks, err error) {
+// parseCPUTimes reads the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, and
+// guests' shares of user and nice.
+func parseCPUTimes(text string) (t cpuTimes, err error) {
 	line, _, _ := strings.Cut(text, "\n")
 	fields := strings.Fields(line)
 	if len(fields) < 9 || fields[0] != "cpu" {
@@ -70,7 +70,7 @@ func parseProcessors(text string) (t ticks, err error) {
 }
 
 // busyUntil returns the share of the time until later in which processors were busy.
-func (t ticks) busyUntil(later ticks) float64 {
+func (t cpuTimes) busyUntil(later cpuTimes) float64 {
 	if later.all <= t.all {
 		return 0
 	}

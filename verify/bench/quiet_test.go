@@ -4,11 +4,11 @@ import "testing"
 
 func TestBusyShareExcludesIdleTime(t *testing.T) {
 	t.Parallel()
-	before, err := parseProcessors("cpu  100 0 100 700 100 0 0 0 0 0\ncpu0 1 2 3\n")
+	before, err := parseCPUTimes("cpu  100 0 100 700 100 0 0 0 0 0\ncpu0 1 2 3\n")
 	if err != nil {
 		t.Fatal(err)
 	}
-	after, err := parseProcessors("cpu  130 10 105 840 110 1 2 2 30 0\n") // 200 ticks later, 150 of them idle or iowait
+	after, err := parseCPUTimes("cpu  130 10 105 840 110 1 2 2 30 0\n") // 200 ticks later, 150 of them idle or iowait
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -19,7 +19,7 @@ func TestBusyShareExcludesIdleTime(t *testing.T) {
 		t.Errorf("busy for %v of no time", share)
 	}
 	for _, text := range []string{"", "cpu0 1 2 3 4 5 6 7 8 9 10\n", "cpu 1 2 3\n", "cpu 1 2 3 x 5 6 7 8\n"} {
-		if _, err := parseProcessors(text); err == nil {
+		if _, err := parseCPUTimes(text); err == nil {
 			t.Errorf("%q is not the first line of /proc/stat", text)
 		}
 	}

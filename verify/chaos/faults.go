@@ -197,12 +197,12 @@ func (s *redisSite) restoreNode(f Fault, victim int, rest func(time.Duration)) e
 	v := s.servers[victim]
 	v.life.Lock()
 	defer v.life.Unlock()
-	if err := v.keepCopy(); err != nil {
+	if err := v.backupAOF(); err != nil {
 		return err
 	}
 	rest(time.Second)
 	v.redis.Kill()
-	if err := v.restoreCopy(); err != nil {
+	if err := v.restoreAOF(); err != nil {
 		return err
 	}
 	rest(time.Duration(f.For))

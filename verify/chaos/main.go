@@ -215,7 +215,7 @@ func (s *settings) makeFolders() (histories string, err error) {
 }
 
 // runWindows runs the faults of all windows and judges each window soon after its end. It blocks until the
-// last is judged, the clients have ended and the report has the troubles of the run, or until ctx ends.
+// last is judged, the clients have ended and the report has the errors of the run, or until ctx ends.
 func (j *judge) runWindows(ctx context.Context, spans []span) error {
 	watched, rest := context.WithCancel(ctx)
 	defer rest()

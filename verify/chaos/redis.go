@@ -129,17 +129,17 @@ func (n *redisNode) setPassword(password string) error {
 	return err
 }
 
-func (n *redisNode) dataDir() string { return filepath.Join(n.redis.Dir(), "data") }
-func (n *redisNode) oldDir() string  { return filepath.Join(n.redis.Dir(), "old") }
+func (n *redisNode) dataDir() string   { return filepath.Join(n.redis.Dir(), "data") }
+func (n *redisNode) backupDir() string { return filepath.Join(n.redis.Dir(), "old") }
 
-// keepCopy copies the append-only file for restoreNode.
-func (n *redisNode) keepCopy() error {
-	return errors.Join(os.RemoveAll(n.oldDir()), os.CopyFS(n.oldDir(), os.DirFS(n.dataDir())))
+// backupAOF copies the append-only file.
+func (n *redisNode) backupAOF() error {
+	return errors.Join(os.RemoveAll(n.backupDir()), os.CopyFS(n.backupDir(), os.DirFS(n.dataDir())))
 }
 
-// restoreCopy restores the copy. The server is down.
-func (n *redisNode) restoreCopy() error {
-	return errors.Join(os.RemoveAll(n.dataDir()), os.CopyFS(n.dataDir(), os.DirFS(n.oldDir())))
+// restoreAOF puts the copy of backupAOF back. The server is down.
+func (n *redisNode) restoreAOF() error {
+	return errors.Join(os.RemoveAll(n.dataDir()), os.CopyFS(n.dataDir(), os.DirFS(n.backupDir())))
 }
 
 //go:embed shim/clock.c

@@ -55,8 +55,8 @@ var (
 	inUse   = flag.Bool("in-use", false, "measure what is in use, for the program itself")
 )
 
-// flood is a server that sends without end.
-type flood struct {
+// endlessServer sends without end.
+type endlessServer struct {
 	engine, what string
 	url          string // %s is the address
 	serve        func(conn net.Conn)
@@ -160,7 +160,7 @@ func zkWelcome(conn net.Conn) error {
 // zkLogin gives a client a session and reads its first request.
 func zkLogin(conn net.Conn) error { return errors.Join(zkWelcome(conn), readMessage(conn)) }
 
-var floods = []flood{
+var endlessServers = []endlessServer{
 	{"Redis", "one text", "redis://%s", endlessAnswer(nil, []byte("$536870912\r\n"), make([]byte, 4096), readMessage)},
 	{"Redis", "one list of numbers", "redis://%s", endlessAnswer(nil, []byte("*1000000000\r\n"), []byte(":1\r\n"), readMessage)},
 	{"Redis", "lists in lists", "redis://%s", endlessAnswer(nil, nil, []byte("*1\r\n"), readMessage)},
@@ -357,32 +357,32 @@ func main() {
 	}
 	failed := false
 	fmt.Println("| engine | the server sends without end | MB in use | MB of the process |\n|---|---|--:|--:|")
-	for _, f := range floods {
-		if !strings.Contains(strings.ToLower(f.engine), strings.ToLower(*only)) || !strings.Contains(f.what, *what) {
+	for _, s := range endlessServers {
+		if !strings.Contains(strings.ToLower(s.engine), strings.ToLower(*only)) || !strings.Contains(s.what, *what) {
 			continue
 		}
-		used, err := measureFlood(f, true)
-		taken, worse := measureFlood(f, false)
+		used, err := measureMemory(s, true)
+		taken, worse := measureMemory(s, false)
 		if err := errors.Join(err, worse); err != nil || used > *limit || taken > *limit+*garbage {
 			failed = true
-			fmt.Fprintf(os.Stderr, "%s, %s: too much, or %v\n", f.engine, f.what, err)
+			fmt.Fprintf(os.Stderr, "%s, %s: too much, or %v\n", s.engine, s.what, err)
 		}
-		fmt.Printf("| %s | %s | %.1f | %.0f |\n", f.engine, f.what, used, taken)
+		fmt.Printf("| %s | %s | %.1f | %.0f |\n", s.engine, s.what, used, taken)
 	}
 	if failed {
 		os.Exit(1)
 	}
 }
 
-// measureFlood runs a client with a flood and returns the growth in MB of its heap in use, or of its process.
-func measureFlood(f flood, used bool) (peak float64, err error) {
+// measureMemory runs a client of s and returns the growth in MB of its process, or with heapOnly of its heap in use.
+func measureMemory(s endlessServer, heapOnly bool) (peak float64, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return 0, err
 	}
 	defer l.Close()
-	if f.serve == nil {
-		go etcdServer(l, f.what)
+	if s.serve == nil {
+		go etcdServer(l, s.what)
 	} else {
 		go func() {
 			for {
@@ -392,7 +392,7 @@ func measureFlood(f flood, used bool) (peak float64, err error) {
 				}
 				go func() {
 					defer conn.Close()
-					f.serve(conn)
+					s.serve(conn)
 				}()
 			}
 		}()
@@ -403,8 +403,8 @@ func measureFlood(f flood, used bool) (peak float64, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(*seconds)*time.Second+2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, own, "-seconds", strconv.Itoa(*seconds), "-client", fmt.Sprintf(f.url, l.Addr()), "-in-use="+strconv.FormatBool(used))
-	if cmd.Stderr = os.Stderr; used {
+	cmd := exec.CommandContext(ctx, own, "-seconds", strconv.Itoa(*seconds), "-client", fmt.Sprintf(s.url, l.Addr()), "-in-use="+strconv.FormatBool(heapOnly))
+	if cmd.Stderr = os.Stderr; heapOnly {
 		cmd.Env = append(os.Environ(), "GOGC=5", "GODEBUG=gcstoptheworld=1") // a concurrent collection counts new garbage as in use
 	}
 	out, err := cmd.Output()

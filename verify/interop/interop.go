@@ -197,7 +197,7 @@ func incrementCounter(data *goredis.Client) error {
 	return data.Set(ctx, "counter", n+1, 0).Err()
 }
 
-// inProcess returns the starter of a Go library.
+// inProcess returns a function that starts the workers of a Go library in this process.
 func inProcess(open func(ctx context.Context, addrs []string, key string) (next func() worker, stop func(), err error)) starter {
 	return func(ctx context.Context, addrs []string, key string, count int) (*workerSide, error) {
 		workers, stop, err := open(ctx, addrs, key)
@@ -217,8 +217,8 @@ func startPython(library string) starter { return startProgram("python", library
 func startNode(library string) starter   { return startProgram("node", library) }
 func startJava(library string) starter   { return startProgram("java", library) }
 
-// startProgram returns the starter of a program: it reports when it is ready, begins when it receives a line,
-// and prints its result at the end.
+// startProgram returns a function that starts a program with workers. The program reports when it is ready,
+// begins when it receives a line, and prints its result at the end.
 func startProgram(language, library string) starter {
 	return func(ctx context.Context, addrs []string, key string, count int) (*workerSide, error) {
 		w, err := foreign.Start(ctx, language, library, addrs, key, count, Workers)

@@ -121,7 +121,7 @@ func main() {
 	flag.StringVar(&s.page, "md", "", "the `file` of the page, between whose marks the table goes; empty: print it")
 	flag.IntVar(&s.at, "at-once", 4, "how many scenes run at a time")
 	flag.Parse()
-	tool.Run("peers", func(ctx context.Context) error { return reportRows(ctx, &s) })
+	tool.Run("peers", func(ctx context.Context) error { return measurePeers(ctx, &s) })
 }
 
 // row collects the cells of a peer.
@@ -133,7 +133,8 @@ type row struct {
 	failed          error
 }
 
-func reportRows(ctx context.Context, s *settings) error {
+// measurePeers measures the chosen libraries in the chosen scenes, and writes the table.
+func measurePeers(ctx context.Context, s *settings) error {
 	chosen := slices.Clone(scenes)
 	if s.scenes != "" {
 		chosen = slices.DeleteFunc(chosen, func(c scene) bool { return !slices.Contains(strings.Split(s.scenes, ","), c.name) })

@@ -417,7 +417,7 @@ func startDaemon(ctx context.Context, addr string, files map[string]string, args
 
 // freeAddrs returns n free addresses of this machine.
 func freeAddrs(n int) (addrs []string, release func(), err error) {
-	reserved, err := child.ForMembers.Reserve(n)
+	reserved, err := child.MemberPorts.Reserve(n)
 	if err != nil {
 		return nil, nil, err
 	}

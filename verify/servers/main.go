@@ -59,12 +59,12 @@ func main() {
 	flag.DurationVar(&s.chaos, "chaos", time.Minute, "how long each run of chaos takes")
 	flag.DurationVar(&s.hammer, "hammer", 2*time.Minute, "how long each hammer takes")
 	flag.Parse()
-	tool.Run("servers", func(ctx context.Context) error { return reportRows(ctx, s) })
+	tool.Run("servers", func(ctx context.Context) error { return testServers(ctx, s) })
 }
 
-// reportRows runs the chosen rows and writes the table. It returns an error if a step failed on a server that
+// testServers runs the steps on the chosen servers and writes the table. It returns an error if a step failed on a server that
 // is no imitation.
-func reportRows(ctx context.Context, s settings) (err error) {
+func testServers(ctx context.Context, s settings) (err error) {
 	if s.out == "" {
 		if s.out, err = os.MkdirTemp("", "holdfast-servers-"); err != nil {
 			return err

@@ -151,7 +151,7 @@ func (s *soaker) state() state {
 // otherWorkers are the workers beside the relay. Each pauses between its turns.
 var otherWorkers = []func(*soaker, context.Context){
 	(*soaker).takeNewName, (*soaker).takeNewName, (*soaker).takeCrowded, (*soaker).takeCrowded, (*soaker).takeCrowded, (*soaker).giveUpSoon,
-	(*soaker).takePlace, (*soaker).takePlace, (*soaker).takeAsReader, (*soaker).takeAsReader, (*soaker).takeSeveral, (*soaker).leadBriefly,
+	(*soaker).takeSlot, (*soaker).takeSlot, (*soaker).takeAsReader, (*soaker).takeAsReader, (*soaker).takeSeveral, (*soaker).leadBriefly,
 }
 
 // startWorkers starts all workers, which end with ctx.
@@ -295,8 +295,8 @@ func (s *soaker) giveUpSoon(ctx context.Context) {
 	}
 }
 
-// takePlace acquires a slot of a semaphore.
-func (s *soaker) takePlace(ctx context.Context) {
+// takeSlot acquires a slot of a semaphore.
+func (s *soaker) takeSlot(ctx context.Context) {
 	s.takeLock(ctx, s.client.Semaphore("semaphore", places).Acquire, rand.N(s.Pause/2), func(l *holdfast.Lease) []int {
 		return []int{placeCell + l.Slot()%places}
 	})

@@ -239,8 +239,8 @@ func (t *translation) translateStep(s sim.Step) {
 	}
 }
 
-// writeExecution writes the execution of a request by a node.
-func (t *translation) writeExecution(s sim.Step, ask, says string, token int64) {
+// writeExecution writes the TLA+ step in which a node executes a request.
+func (t *translation) writeExecution(s sim.Step, request, reply string, token int64) {
 	owner := "0"
 	if s.Lock.Owner != "" {
 		owner = strconv.Itoa(t.ids[s.Lock.Owner])
@@ -249,8 +249,8 @@ func (t *translation) writeExecution(s sim.Step, ask, says string, token int64) 
 	for p := range s.Lock.Queue.Places {
 		queue = append(queue, p.Owner)
 	}
-	t.writeStep("executes", nodeField(s), field{"ask", strconv.Quote(ask)}, t.idField(s.Owner), field{"T", token}, field{"ttl", ticksOf(s.Ask.TTL)},
-		field{"stamped", tlaBool(s.Ask.Stamp != 0)}, field{"deaf", t.ownerSet(s.Deaf)}, field{"lasts", ticksOf(s.Lasts)}, field{"says", strconv.Quote(says)},
+	t.writeStep("executes", nodeField(s), field{"ask", strconv.Quote(request)}, t.idField(s.Owner), field{"T", token}, field{"ttl", ticksOf(s.Ask.TTL)},
+		field{"stamped", tlaBool(s.Ask.Stamp != 0)}, field{"deaf", t.ownerSet(s.Deaf)}, field{"lasts", ticksOf(s.Lasts)}, field{"says", strconv.Quote(reply)},
 		field{"owner", owner}, field{"tok", t.relativeToken(s.Lock.Token)}, field{"F", t.relativeToken(s.Lock.Fence)}, field{"queue", t.ownerSet(queue)},
 		field{"keeps", (s.At+s.Keeps)/ms - s.At/ms}, field{"heard", "FALSE"})
 }

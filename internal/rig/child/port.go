@@ -12,10 +12,10 @@ import (
 type Ports int
 
 const (
-	// ForMembers is for etcd and ZooKeeper.
-	ForMembers Ports = 10000
-	// ForRedis is for redis-server. A cluster node also listens on the port 10,000 above.
-	ForRedis Ports = 20000
+	// MemberPorts are for etcd and ZooKeeper.
+	MemberPorts Ports = 10000
+	// RedisPorts are for redis-server. A cluster node also listens on port+10000.
+	RedisPorts Ports = 20000
 )
 
 // Reservation keeps a server's TCP port for the server by holding the UDP port of the same number. A TCP

@@ -75,7 +75,7 @@ func startCluster(ctx context.Context, program string, n int, meshed bool, args 
 	if c.dir, err = os.MkdirTemp("", "holdfast-etcd-"); err != nil {
 		return c, err
 	}
-	if c.reserved, err = child.ForMembers.Reserve(3 * n); err != nil {
+	if c.reserved, err = child.MemberPorts.Reserve(3 * n); err != nil {
 		return c, err
 	}
 	addrs := child.Addrs(c.reserved)

@@ -15,9 +15,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/tempo"
 )
 
-// patience allows for goroutines and connections that end a little after the last test, such as a child that is
+// settleTimeout allows for goroutines and connections that end a little after the last test, such as a child that is
 // being reaped.
-const patience = 10 * time.Second
+const settleTimeout = 10 * time.Second
 
 // keptGoroutine names the goroutine that may remain: it starts child processes, which die with its thread.
 const keptGoroutine = "/internal/rig/child.init.func"
@@ -38,12 +38,12 @@ func Run(m interface{ Run() int }) int {
 	if code != 0 {
 		return code // a failed test may leave anything
 	}
-	return reportLeaks(os.Stderr, before, pace.Scale(patience))
+	return reportLeaks(os.Stderr, before, pace.Scale(settleTimeout))
 }
 
-func reportLeaks(out io.Writer, before map[string]int, patience time.Duration) int {
+func reportLeaks(out io.Writer, before map[string]int, timeout time.Duration) int {
 	var stacks, files []string
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(timeout); ; time.Sleep(10 * time.Millisecond) {
 		stacks, files = goroutineStacks(), newEntries(before, openDescriptors())
 		if len(stacks)+len(files) == 0 {
 			return 0

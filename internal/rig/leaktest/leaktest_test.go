@@ -19,7 +19,7 @@ func TestLeakedGoroutineIsReported(t *testing.T) {
 	close(end)
 	<-ended
 	out.Reset()
-	if reportLeaks(&out, openDescriptors(), patience) != 0 {
+	if reportLeaks(&out, openDescriptors(), settleTimeout) != 0 {
 		t.Errorf("no leak: verdict %q", &out)
 	}
 }

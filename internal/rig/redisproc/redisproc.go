@@ -170,7 +170,7 @@ func (s *Server) start(ctx context.Context) error {
 		return s.runProcess(ctx)
 	}
 	for range portAttempts {
-		if s.reserved, err = child.ForRedis.Reserve(1); err != nil {
+		if s.reserved, err = child.RedisPorts.Reserve(1); err != nil {
 			return err
 		}
 		_, port, _ := net.SplitHostPort(s.reserved[0].Addr)

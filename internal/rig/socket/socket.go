@@ -32,7 +32,7 @@ func New(inner net.Conn) net.Conn {
 	return s
 }
 
-// LocalAddr returns an address that does not look like a pipe's.
+// LocalAddr returns a TCP address, so that package link treats the connection as buffered.
 func (s *socket) LocalAddr() net.Addr { return &net.TCPAddr{} }
 
 func (s *socket) Write(b []byte) (int, error) {

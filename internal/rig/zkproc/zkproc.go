@@ -99,7 +99,7 @@ func startEnsemble(ctx context.Context, java string, n int, meshed bool, more []
 	if e.dir, err = os.MkdirTemp("", "holdfast-zk-"); err != nil {
 		return e, err
 	}
-	if e.reserved, err = child.ForMembers.Reserve(4 * n); err != nil {
+	if e.reserved, err = child.MemberPorts.Reserve(4 * n); err != nil {
 		return e, err
 	}
 	addrs := child.Addrs(e.reserved)

@@ -82,9 +82,9 @@ func (s *Channels) takeOwners(name string) []string {
 	return nil
 }
 
-// NoteDenial makes sure that r is notified when a Java thread frees the lock that v denies. A lock that
-// clients of this format free without a hand-over is left to Java: they ask later.
-func (s *Channels) NoteDenial(r *engine.Request, v resp.Value, sub Subscriber) {
+// SubscribeAfterDenial subscribes to the channel of the lock that v denies, so that r is notified when a Java
+// thread frees it. Clients of this format that free a lock without a hand-over leave it to Java, and ask later.
+func (s *Channels) SubscribeAfterDenial(r *engine.Request, v resp.Value, sub Subscriber) {
 	if s == nil || r.Kind != quorum.AskAcquire || r.Stamp == 0 || len(v.Elems) != 4 {
 		return
 	}
@@ -116,7 +116,7 @@ func (s *Channels) NoteDenial(r *engine.Request, v resp.Value, sub Subscriber) {
 func (s *Channels) subscribe(cmd, channel, name string, sub Subscriber) {
 	sub.Link.Call(link.NewCall([][]string{{cmd, channel}}, func(c *link.Call) {
 		if c.Err != nil {
-			return // the connection broke, and NoteDenial may hold mu
+			return // the connection broke, and SubscribeAfterDenial may hold mu
 		}
 		if err, refused := c.Replies[0].(error); refused && cmd == "SUBSCRIBE" {
 			sub.Refused(err)

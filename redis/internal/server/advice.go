@@ -26,12 +26,12 @@ var ErrReplica = errors.New("it is a replica")
 func AddAdvice(err error, secure bool) error {
 	text := err.Error()
 	reset := errors.Is(err, syscall.ECONNRESET)
-	certificate := driverkit.URLNaming.TLSFix(text)
+	certificate := driverkit.URLOptionNames.TLSFix(text)
 	switch {
 	case strings.Contains(text, "max number of clients"):
 		return Advise(err, "close unused connections (CLIENT LIST), or raise its maxclients")
 	case secure && certificate == "" && (reset || strings.HasPrefix(text, "TLS handshake: ") && errors.Is(err, io.EOF)):
-		return Advise(err, "it may want a client certificate; give one by "+driverkit.URLNaming.Pair+"; "+
+		return Advise(err, "it may want a client certificate; give one by "+driverkit.URLOptionNames.Pair+"; "+
 			"or raise its maxclients, if they are reached: https://github.com/holdfast-go/holdfast/blob/main/docs/operations.md#tls")
 	case secure && strings.Contains(text, "TLS handshake") && errors.Is(err, context.DeadlineExceeded):
 		return Advise(err, "if it does not speak TLS on this port, use redis:// or its TLS port")

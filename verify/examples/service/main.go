@@ -103,7 +103,7 @@ func (s *service) handleReady(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// handleCharge charges the invoice, unless that is done, and answers.
+// handleCharge charges the invoice if it is not charged yet, and writes the response.
 func (s *service) handleCharge(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	opts := &holdfast.AcquireOptions{Wait: 5 * time.Second}
@@ -116,7 +116,7 @@ func (s *service) handleCharge(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// chargeOnce charges an invoice unless that is done. ctx ends when the lease is lost, because another process
+// chargeOnce charges an invoice if it is not charged yet. ctx ends when the lease is lost, because another process
 // may then be working on the invoice.
 func (s *service) chargeOnce(ctx context.Context, lease *holdfast.Lease, id string) error {
 	// The claim comes before the read: from now on the database rejects earlier holders.

@@ -66,7 +66,7 @@ func (w *wait) report(client *holdfast.Client) (stop func()) {
 		var down, counting bool // as last reported
 		for {
 			changed := w.waitForNews(ctx, due.C, said > 0)
-			text, left, err := w.describe(ctx, client, time.Since(began))
+			text, quarantineLeft, err := w.describe(ctx, client, time.Since(began))
 			switch {
 			case ctx.Err() != nil:
 				return
@@ -75,12 +75,12 @@ func (w *wait) report(client *holdfast.Client) (stop func()) {
 			case changed:
 				said = 0
 			}
-			if counting && left > 0 { // the reason was reported before
-				text = fmt.Sprintf("waiting for %s: the nodes vote in %s", view.Short(time.Since(began).Round(time.Second)), view.Short(left.Round(time.Second)))
+			if counting && quarantineLeft > 0 { // the reason was reported before
+				text = fmt.Sprintf("waiting for %s: the nodes vote in %s", view.Short(time.Since(began).Round(time.Second)), view.Short(quarantineLeft.Round(time.Second)))
 			}
 			w.log.Info(text)
 			said++
-			down, counting = err != nil, left > 0
+			down, counting = err != nil, quarantineLeft > 0
 			pause := logTimes[min(said, len(logTimes)-1)]
 			if counting {
 				pause = min(pause, countdownEvery)
@@ -112,25 +112,25 @@ func (w *wait) waitForNews(ctx context.Context, due <-chan time.Time, changes bo
 	return true
 }
 
-// describe names the holder that w waits for and the number of waiters ahead. left is the time until new nodes
-// vote, if w waits for that. err is the reason why no client can have the lock.
-func (w *wait) describe(ctx context.Context, client *holdfast.Client, since time.Duration) (text string, left time.Duration, err error) {
+// describe names the holder that w waits for and the number of waiters ahead. quarantineLeft is the time until
+// new nodes vote, if w waits for that. err is the reason why no client can have the lock.
+func (w *wait) describe(ctx context.Context, client *holdfast.Client, elapsed time.Duration) (text string, quarantineLeft time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pace.HintTime())
 	defer cancel()
 	w.mu.Lock()
 	name := w.name
 	w.mu.Unlock()
 	st, err := client.Inspect(ctx, name)
-	text = "waiting for " + view.Short(since.Round(time.Second)) + ": "
+	text = "waiting for " + view.Short(elapsed.Round(time.Second)) + ": "
 	switch {
 	case err != nil:
 		if e, ok := errors.AsType[*holdfast.Error](err); ok {
 			err = e.Err // the text names the operation and the key already
 		}
 		if q, ok := errors.AsType[quarantined](err); ok {
-			left = q.Quarantine()
+			quarantineLeft = q.Quarantine()
 		}
-		return text + oneLine(err) + w.describeLimit(name), left, err
+		return text + oneLine(err) + w.describeLimit(name), quarantineLeft, err
 	case !st.Held:
 		return text + fmt.Sprintf("nobody holds %q at this moment%s", name, w.describePlace(st)), 0, nil
 	}

@@ -267,9 +267,9 @@ func (j *Job) Members() []Process {
 	return members
 }
 
-// OutOfReach returns the processes of the group that this user may not signal, because they have changed their
+// Unsignalable returns the processes of the group that this user may not signal, because they have changed their
 // user.
-func (j *Job) OutOfReach() []Process {
+func (j *Job) Unsignalable() []Process {
 	return slices.DeleteFunc(j.Members(), func(p Process) bool { return !errors.Is(unix.Kill(p.PID, 0), unix.EPERM) })
 }
 

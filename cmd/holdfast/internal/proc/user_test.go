@@ -68,14 +68,14 @@ func TestProcessesOfOtherUserAreReported(t *testing.T) {
 	}
 	t.Cleanup(func() { command.Process.Kill(); command.Wait() })
 	j := &Job{pid: command.Process.Pid}
-	if err := j.Signal(0); err != nil || len(j.OutOfReach()) > 0 {
-		t.Errorf("our own: %v, %v", err, j.OutOfReach())
+	if err := j.Signal(0); err != nil || len(j.Unsignalable()) > 0 {
+		t.Errorf("our own: %v, %v", err, j.Unsignalable())
 	}
 	asUser(t, 4711, func() {
 		if err := j.Signal(0); !errors.Is(err, unix.EPERM) {
 			t.Errorf("signal: %v, want EPERM", err)
 		}
-		if out := j.OutOfReach(); len(out) != 1 || out[0].PID != j.pid {
+		if out := j.Unsignalable(); len(out) != 1 || out[0].PID != j.pid {
 			t.Errorf("unreachable processes: %v, want %d", out, j.pid)
 		}
 	})

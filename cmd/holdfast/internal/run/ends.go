@@ -61,7 +61,7 @@ func (s *session) stopCommand(why Outcome, cause error, how Policy) {
 	s.killAt = s.killAt.Add(s.plan.KillAfter)
 	s.forwardSignal(how.Signal)
 	s.job.Signal(unix.SIGCONT) // a suspended command would not handle the signal
-	s.checkEachReach()
+	s.warnIfAnyNotPermitted()
 }
 
 // noteRenewed records a renewal by the client and moves the deadlines of the session.
@@ -81,7 +81,7 @@ func (s *session) noteRenewed(e holdfast.RenewedEvent) {
 	default:
 		s.trusted = until
 		if s.job != nil {
-			s.checkReachEarly(boot.Now())
+			s.warnWhileLeaseIsHeld(boot.Now())
 		}
 		s.log.Debug("renewed", "until", s.leases.Deadline())
 		if delete(s.failed, e.Key); len(s.failed) > 0 {
@@ -131,7 +131,7 @@ func (s *session) result() Result {
 	st := &res.Status
 	st.Outcome, st.Started, st.StartedAt = s.why, true, s.startedAt
 	switch {
-	case !s.outOfReach:
+	case !s.warnedUnsignalable:
 	case s.why == Lost:
 		res.Err = fmt.Errorf("the lease was lost, and what this user may not signal of the command went on to its own end: %w", s.lossReason())
 	case s.why == Timeout:

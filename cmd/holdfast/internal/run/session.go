@@ -49,8 +49,8 @@ type session struct {
 
 	startedAt time.Time
 
-	outOfReach   bool         // reported: this user may not signal a process of the command
-	reachChecked boot.Instant // time of the last check of each process for that; 0: never
+	warnedUnsignalable bool         // reported: this user may not signal a process of the command
+	permissionsChecked boot.Instant // time of the last check of each process for that; 0: never
 
 	exited   bool
 	status   unix.WaitStatus // status of the command

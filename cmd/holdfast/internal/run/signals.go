@@ -46,51 +46,52 @@ func notifyUnignored(c chan<- os.Signal, signals []os.Signal) {
 // forwardSignal forwards a signal as --signal-scope requires.
 func (s *session) forwardSignal(sig syscall.Signal) {
 	if s.plan.OnlyChild && !s.exited {
-		s.checkReach(s.job.SignalCommand(sig))
+		s.warnIfNotPermitted(s.job.SignalCommand(sig))
 		return
 	}
-	s.checkReach(s.job.Signal(sig))
+	s.warnIfNotPermitted(s.job.Signal(sig))
 }
 
-// checkReach reports processes of the command that this user may not signal: once, and also with -q, because
-// nothing stops them when the lease ends. err is the answer to a signal.
-func (s *session) checkReach(err error) {
-	if errors.Is(err, unix.EPERM) && s.job.Alive() { // else the answer is about a zombie
-		s.reportOutOfReach(s.job.OutOfReach())
+// warnIfNotPermitted warns of processes of the command that this user may not signal: once, and also with -q,
+// because nothing stops them when the lease ends. err is the result of a signal to the command.
+func (s *session) warnIfNotPermitted(err error) {
+	if errors.Is(err, unix.EPERM) && s.job.Alive() { // otherwise err is about a zombie
+		s.warnUnsignalable(s.job.Unsignalable())
 	}
 }
 
-// checkEachReach is checkReach for each process of the group: a signal to the group succeeds if it reaches one
-// process.
-func (s *session) checkEachReach() {
-	if s.outOfReach {
+// warnIfAnyNotPermitted checks each process of the group, because a signal to the group succeeds if this user may
+// signal one of them.
+func (s *session) warnIfAnyNotPermitted() {
+	if s.warnedUnsignalable {
 		return
 	}
-	if out := s.job.OutOfReach(); len(out) > 0 {
-		s.reportOutOfReach(out)
+	if out := s.job.Unsignalable(); len(out) > 0 {
+		s.warnUnsignalable(out)
 	}
 }
 
-// reachCheckEvery is the interval between searches for processes of the command that this user may not signal.
-// A search takes a millisecond for a hundred processes on the machine.
-const reachCheckEvery = 10 * time.Second
+// permissionCheckEvery is the interval between searches for processes of the command that this user may not
+// signal. A search takes a millisecond for a hundred processes on the machine.
+const permissionCheckEvery = 10 * time.Second
 
-// checkReachEarly reports processes that this user may not signal while there is time to react. A signal to
-// the group shows nothing if the command is a script of this user that runs sudo.
-func (s *session) checkReachEarly(now boot.Instant) {
-	s.checkReach(s.job.Signal(0))
-	if s.reachChecked == 0 || now.Sub(s.reachChecked) >= reachCheckEvery {
-		s.reachChecked = now
-		s.checkEachReach()
+// warnWhileLeaseIsHeld warns of processes that this user may not signal, while there is time to react. A signal
+// to the group shows nothing if the command is a script of this user that runs sudo.
+func (s *session) warnWhileLeaseIsHeld(now boot.Instant) {
+	s.warnIfNotPermitted(s.job.Signal(0))
+	if s.permissionsChecked == 0 || now.Sub(s.permissionsChecked) >= permissionCheckEvery {
+		s.permissionsChecked = now
+		s.warnIfAnyNotPermitted()
 	}
 }
 
-// reportOutOfReach reports these processes; /proc may show none.
-func (s *session) reportOutOfReach(out []proc.Process) {
-	if s.outOfReach {
+// warnUnsignalable warns once that this user may not signal some processes of the command. out is empty if /proc
+// does not show them.
+func (s *session) warnUnsignalable(out []proc.Process) {
+	if s.warnedUnsignalable {
 		return
 	}
-	s.outOfReach = true
+	s.warnedUnsignalable = true
 	text := "the command"
 	if len(out) > 0 {
 		text += fmt.Sprint(", by ", out, ",")

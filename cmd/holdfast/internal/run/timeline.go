@@ -49,7 +49,7 @@ func (s *session) nextCheck() boot.Instant {
 	switch {
 	case s.exited: // no signal reports the end of a group's last process
 		earliest(now.Add(min(max(now.Sub(s.endedAt)/8, 5*time.Millisecond), 200*time.Millisecond)))
-	case s.killing && s.outOfReach: // poll rarely: it may take hours to end by itself
+	case s.killing && s.warnedUnsignalable: // poll rarely: it may take hours to end by itself
 		earliest(now.Add(200 * time.Millisecond))
 	case s.killing:
 		earliest(now.Add(10 * time.Millisecond))
@@ -91,7 +91,7 @@ func (s *session) takeDueSteps(now boot.Instant) {
 		s.job.Signal(syscall.SIGKILL) // before anything that takes time
 		if !s.killing {
 			s.log.Debug("killing the group", "late", now.Sub(due))
-			s.checkEachReach()
+			s.warnIfAnyNotPermitted()
 		}
 		s.killing = true
 	}
