@@ -62,8 +62,8 @@ func main() {
 	tool.Run("servers", func(ctx context.Context) error { return testServers(ctx, s) })
 }
 
-// testServers runs the steps on the chosen servers and writes the table. It returns an error if a step failed on a server that
-// is no imitation.
+// testServers runs the steps on the chosen servers and writes the table. It returns an error if a step failed on
+// a server that is no imitation.
 func testServers(ctx context.Context, s settings) (err error) {
 	if s.out == "" {
 		if s.out, err = os.MkdirTemp("", "holdfast-servers-"); err != nil {
