@@ -20,7 +20,12 @@ func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 // newFile creates a lock file with this mode.
 func newFile(t *testing.T, mode fs.FileMode) (path string) {
 	t.Helper()
-	path = filepath.Join(t.TempDir(), "locks.db")
+	dir, err := os.MkdirTemp("", "bell-") // t.TempDir has the name of the test, and the path of a socket at most 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path = filepath.Join(dir, "locks.db")
 	if err := os.WriteFile(path, nil, mode); err != nil {
 		t.Fatal(err)
 	}
