@@ -93,8 +93,9 @@ func TestMemberOfAnotherClusterIsNotAsked(t *testing.T) {
 	for _, d := range clients {
 		r.Eventually("it is back", func() bool { return at(d).State == driver.NodeUp })
 	}
-	r.NoError(l.Context().Err())
-	r.Release(l)
+	if err := l.Release(r.WaitContext()); err != nil && !errors.Is(err, holdfast.ErrLost) { // an election on a busy machine may outlast the TTL
+		t.Errorf("Release() = %v", err)
+	}
 }
 
 // After a restore the clients lose their leases and need no restart.
